@@ -13,6 +13,7 @@ import enum
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from lakemq.broker_core.api.errors import (
     CorruptBatch,
@@ -35,6 +36,10 @@ from lakemq.plugins.journal.segment.producers import Appended
 from lakemq.plugins.journal.segment.tail import Tail
 
 _log = logging.getLogger(__name__)
+
+
+CUTTING: Final = "being cut"
+CLOSED: Final = "closed"
 
 
 class Role(enum.Enum):
@@ -62,7 +67,6 @@ class Appends:
         self.topic, self.partition = topic, partition
         self.notes = recovered.notes
         self._context = context
-        self._config = config
         self._reader = LogReader(
             context, self.folder, topic, partition, Tail(tail_max_bytes),
             recovered.high_watermark, lambda: self._log_end_offset,
@@ -92,9 +96,8 @@ class Appends:
         self._when_durable: Callable[[], None] | None = None
         self._fence = recovered.fence
         self._full = ""
-        self._closing = False
-        self._cutting = False
-        """Whether a cut is under way or waits for a flush to end."""
+        self._unavailable = ""
+        """`CUTTING` or `CLOSED`; empty: appends are taken."""
         self._idle: asyncio.Event = asyncio.Event()
         """Set while no flush and no cut is under way."""
         self._idle.set()
@@ -182,7 +185,16 @@ class Appends:
             raise self._not_leader()
         if size != header.total_bytes:
             raise CorruptBatch(f"batch of {size} bytes, its header says {header.total_bytes}")
-        self._check_room(size)
+        context = self._context
+        # In place of a call in the usual case.
+        if (
+            self._fence
+            or self._unavailable
+            or context.room_bytes < size
+            or self._unflushed_bytes + size > context.unflushed_max_bytes
+            or context.unflushed_bytes + size > context.unflushed_total_max_bytes
+        ):
+            self._check_room(size)
         if self._shortage and acks is Acks.REPLICATED:
             raise NotEnoughReplicas(self._shortage)
         return self._producers.check(header) if header.producer_id >= 0 else None
@@ -192,9 +204,8 @@ class Appends:
         context = self._context
         if self._fence:
             raise StorageFenced(self._fence)
-        if self._closing or self._cutting:
-            state = "closed" if self._closing else "being cut"
-            raise Unavailable(f"partition {self.partition} of {self.topic} is {state}")
+        if self._unavailable:
+            raise Unavailable(f"partition {self.partition} of {self.topic} is {self._unavailable}")
         if context.room_bytes < size:
             raise StorageFull("free space is below plugins.journal.free_min_bytes")
         # One batch alone is always taken: else one above the limit would never be.
@@ -224,26 +235,24 @@ class Appends:
             base_offset=original.base_offset,
             last_offset_delta=original.last_offset - original.base_offset,
         )
+        # Without data: it is there already.
         repeated = Waiting(Stamped(place, b""), done, acks)
-        if original.last_offset >= self._reader.durable_end and acks is not Acks.MEMORY:
-            # Without data, and behind the original in the queue: its flush ends after that of the
-            # original, and whatever fails the original fails it.
+        durable = original.last_offset < self._reader.durable_end
+        if not durable and acks is not Acks.MEMORY:
+            # Behind the original in the queue: its flush ends after that of the original, and
+            # whatever fails the original fails it.
             self._wait_for_flush(repeated)
-        elif original.last_offset >= self._reader.durable_end:
-            done(repeated.result(Acks.MEMORY))
+        elif acks is Acks.REPLICATED and not self._alone:
+            self._answer_replicated(repeated)
         else:
-            self._answer_durable(repeated)
+            done(placed(repeated.stamped, Acks.LEADER if durable else Acks.MEMORY))
 
-    def _answer_durable(self, entry: Waiting) -> None:
+    def _answer_replicated(self, entry: Waiting) -> None:
         """Answer an append that is durable here, or have it wait for the high watermark."""
-        if entry.done is None:
-            return
-        if entry.acks is not Acks.REPLICATED or self._alone:
-            self._tell(entry.done, entry.result(Acks.LEADER))
-        elif entry.stamped.header.last_offset < self._reader.high_watermark:
-            self._tell(entry.done, entry.result(Acks.REPLICATED))
-        else:
+        if entry.stamped.header.last_offset >= self._reader.high_watermark:
             self._uncommitted.add(entry)
+        elif entry.done is not None:
+            self._tell(entry.done, placed(entry.stamped, Acks.REPLICATED))
 
     def _wait_for_flush(self, waiting: Waiting) -> None:
         self._pending.append(waiting)
@@ -294,8 +303,15 @@ class Appends:
             else:
                 self._reader.hold(fresh)
         self._forget_unflushed(waiting)
+        alone = self._alone
         for entry in waiting[: outcome.durable]:
-            self._answer_durable(entry)
+            # The usual case first, without a call.
+            if entry.done is None:
+                continue
+            if alone or entry.acks is not Acks.REPLICATED:
+                self._tell(entry.done, placed(entry.stamped, Acks.LEADER))
+            else:
+                self._answer_replicated(entry)
         if outcome.error is not None:
             # A new segment may have begun behind the last record, in a gap of the leader's.
             self._reader.durable_end = self.folder.active_index.next_offset
@@ -319,7 +335,7 @@ class Appends:
         if self._reader.commit_to(offset):
             for entry in self._uncommitted.take(self._reader.high_watermark):
                 if entry.done is not None:
-                    self._tell(entry.done, entry.result(Acks.REPLICATED))
+                    self._tell(entry.done, placed(entry.stamped, Acks.REPLICATED))
 
     def _forget_unflushed(self, waiting: list[Waiting]) -> None:
         size = sum(len(entry.stamped.data) for entry in waiting)

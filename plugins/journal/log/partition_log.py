@@ -17,6 +17,7 @@ from lakemq.broker_core.api.errors import (
     StorageFenced,
     Unavailable,
 )
+from lakemq.broker_core.api.records.tiered import SEGMENTS_MAX, TieredSegments
 from lakemq.broker_core.api.replica_ports import EpochEnd
 from lakemq.broker_core.api.types import (
     Acks,
@@ -25,7 +26,7 @@ from lakemq.broker_core.api.types import (
     PartitionStatus,
     TopicConfig,
 )
-from lakemq.plugins.journal.log.appends import Appends, Role
+from lakemq.plugins.journal.log.appends import CLOSED, CUTTING, Appends, Role
 from lakemq.plugins.journal.log.context import LogContext
 from lakemq.plugins.journal.log.folder import describe_damage
 from lakemq.plugins.journal.log.recovery import Recovered
@@ -51,11 +52,10 @@ class JournalLog(Appends):
         tail_max_bytes: int,
     ) -> None:
         super().__init__(context, recovered, topic, partition, config, tail_max_bytes)
+        # Bound once, as each call counts. With more than 30 attributes CPython's objects get slow,
+        # so what is called rarely is a method.
         self.fetch = self._reader.fetch
-        self.offset_for_timestamp = self._reader.offset_for_timestamp
         self.tap = self._reader.tap
-        self.tiered_segments = self._reader.tiered_segments
-        self.read_replica = self._reader.read_replica
         self._compaction_hold = 0
         """Nothing at or behind it may be compacted."""
 
@@ -84,7 +84,7 @@ class JournalLog(Appends):
     @property
     def config(self) -> TopicConfig:
         """The topic config that appends and flushes obey."""
-        return self._config
+        return self._writer.config
 
     @property
     def tail(self) -> Tail:
@@ -93,7 +93,7 @@ class JournalLog(Appends):
 
     def configure(self, config: TopicConfig) -> None:
         """Obey a changed topic config from the next append and flush on."""
-        self._config = self._writer.config = config
+        self._writer.config = config
 
     def status(self) -> PartitionStatus:
         """Offsets, size and state, for operators."""
@@ -105,7 +105,7 @@ class JournalLog(Appends):
         )  # fmt: skip
 
     def _state(self) -> tuple[str, str]:
-        if self._closing:
+        if self._unavailable == CLOSED:
             return "offline", "the log is closed"
         if self._fence:
             return "fenced", self._fence
@@ -261,9 +261,9 @@ class JournalLog(Appends):
 
     async def _cut(self, work: Callable[[], None], *, restart: bool = False) -> None:
         """Run `work` on a thread while no flush runs and nothing is appended."""
-        if self._cutting:
-            raise Unavailable(f"partition {self.partition} of {self.topic} is being cut")
-        self._cutting = True
+        if self._unavailable:
+            raise Unavailable(f"partition {self.partition} of {self.topic} is {self._unavailable}")
+        self._unavailable = CUTTING
         try:
             # `end_flush` may set it and clear it again in one turn of the loop.
             while not self._idle.is_set():
@@ -271,7 +271,7 @@ class JournalLog(Appends):
             if not self.is_open():
                 raise StorageFenced(self._fence or "the log is closed")
         except BaseException:
-            self._cutting = False
+            self._cut_ended()
             raise
         self._idle.clear()
         future = self._context.loop.run_in_executor(self._context.readers, work)
@@ -292,10 +292,28 @@ class JournalLog(Appends):
         self._log_end_offset = end
         self._producers = self._writer.producers.copy()
         self._epochs = self._writer.epochs.copy()
-        self._cutting = False
+        self._cut_ended()
         self._idle.set()
         if self._pending or self._housekeeping_wanted:
             self._want_flush()
+
+    def _cut_ended(self) -> None:
+        if self._unavailable == CUTTING:
+            self._unavailable = ""
+
+    def read_replica(self, offset: Offset, bytes_max: int) -> asyncio.Future[bytes]:
+        """See the port."""
+        return self._reader.read_replica(offset, bytes_max)
+
+    async def offset_for_timestamp(self, timestamp_ms: int) -> Offset:
+        """See the port."""
+        return await self._reader.offset_for_timestamp(timestamp_ms)
+
+    async def tiered_segments(
+        self, start: int, end: int, *, count_max: int = SEGMENTS_MAX
+    ) -> TieredSegments:
+        """See the port."""
+        return await self._reader.tiered_segments(start, end, count_max=count_max)
 
     async def delete_records(self, before: Offset) -> Offset:
         """See the port."""
@@ -327,7 +345,7 @@ class JournalLog(Appends):
 
     def is_open(self) -> bool:
         """Whether it may be written to."""
-        return not self._closing and not self._fence
+        return self._unavailable != CLOSED and not self._fence
 
     def fence(self, reason: str) -> None:
         """Take no more appends: the disk can't be trusted with this log."""
@@ -369,7 +387,7 @@ class JournalLog(Appends):
 
     async def close(self) -> None:
         """Take no more appends, flush what is there, wake all that wait. Files stay as they are."""
-        self._closing = True
+        self._unavailable = CLOSED
         self._reader.close()
         # `end_flush` may set `_idle` and clear it again in one turn of the loop.
         while self._pending or not self._idle.is_set():
@@ -379,7 +397,7 @@ class JournalLog(Appends):
 
     def discard_appends(self, error: LakeMQError) -> None:
         """Fail what has not been handed to a flush thread: the topic is being deleted."""
-        self._closing = True
+        self._unavailable = CLOSED
         for entry in self._uncommitted.take_all():
             if entry.done is not None:
                 self._tell(entry.done, type(error)(str(error)))

@@ -20,10 +20,6 @@ class Waiting(NamedTuple):
     """None: answered already (acks memory), or given up."""
     acks: Acks = Acks.LEADER
 
-    def result(self, acks: Acks) -> AppendResult:
-        """The answer, once `acks` is reached."""
-        return placed(self.stamped, acks)
-
 
 class Uncommitted:
     """Appends that are durable here and wait for the high watermark, by offset."""

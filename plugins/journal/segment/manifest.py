@@ -65,6 +65,11 @@ class SegmentInfo:
     """Whether batches within were copied from a leader whose compaction had left gaps."""
 
     @property
+    def may_have_gaps(self) -> bool:
+        """Whether an offset may be missing between two of its batches."""
+        return self.compacted or self.gaps
+
+    @property
     def sealed(self) -> bool:
         """Whether no more batches are appended to it."""
         return self.next_offset >= 0

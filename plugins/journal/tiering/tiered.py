@@ -46,5 +46,5 @@ def _told(
             last = index.position_behind(index.position_of(end - 1))
     return TieredSegment(
         segment.base_offset, segment.next_offset, place.uri.removesuffix(name), name,
-        place.position, place.size_bytes, place.crc32c, segment.compacted, first, last,
+        place.position, place.size_bytes, place.crc32c, segment.may_have_gaps, first, last,
     )  # fmt: skip

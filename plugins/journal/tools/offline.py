@@ -207,7 +207,7 @@ class PartitionCheck:
 
     def _batch(self, segment: SegmentInfo, batch: BatchAt, offset: int) -> None:
         header = batch.header
-        gap = header.base_offset != offset and not segment.compacted
+        gap = header.base_offset != offset and not segment.may_have_gaps
         if header.base_offset < offset or (gap and not self._report.findings):
             self._found(
                 ERROR,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from lakemq.broker_core.api.records.batch import ProducerStamp, encode, read_hea
 from lakemq.broker_core.api.replica_ports import EpochEnd, ReplicaLog
 from lakemq.broker_core.api.types import Acks, Columns, CommittedBatch, Offset
 from lakemq.plugins.journal.log.partition_log import JournalLog
+from lakemq.plugins.journal.maintenance.housekeeping import retain
 from tests.unit.journal.rig import Rig
 
 
@@ -323,3 +325,57 @@ def test_taps_get_what_was_too_much_to_hold(rig: Rig, log: JournalLog) -> None:
     log.commit_to(Offset(21))
     run(rig, asyncio.sleep(0))
     assert seen == list(range(21)) and late == list(range(5, 21))
+
+
+def test_offline_tools_know_the_gaps_of_a_copy(rig: Rig, log: JournalLog) -> None:
+    log.follow(1)
+    copy(rig, batch(0), batch(5))
+    log.roll_at(Offset(9))
+    copy(rig, batch(9), batch(10))
+    first, second = log.folder.manifest.segments
+    assert (first.may_have_gaps, second.may_have_gaps) == (True, False)
+    reread = rig.lose_power()
+    assert bounds(reread) == (11, 11, 11)
+    assert [each.gaps for each in reread.folder.manifest.segments] == [True, False]
+
+
+def test_a_closed_log_leaves_the_answer_to_the_next_leader(rig: Rig, log: JournalLog) -> None:
+    log.lead(1, alone=False)
+    waiting = rig.append(b"a", acks=Acks.REPLICATED)
+    rig.flusher.run()
+    run(rig, log.close())
+    assert isinstance(waiting.exception(), NotLeader)
+
+
+def test_what_is_copied_is_not_compressed_again(rig: Rig) -> None:
+    """Not even by a follower that leads before it has written it."""
+    rig.config = replace(rig.config, compression="zstd")
+    log = rig.reopen()
+    log.follow(1)
+    copied = batch(0, b"x" * 500)
+    log.append_replica(copied)
+    log.lead(2, alone=True)
+    rig.append_durably(b"y" * 500)
+    data = run(rig, log.read_replica(Offset(0), 1 << 20))
+    assert data.startswith(copied) and len(data) < 2 * len(copied)
+
+
+def test_only_the_leader_retains_by_policy_and_compacts_what_all_have(
+    rig: Rig, log: JournalLog
+) -> None:
+    log.follow(1)
+    for base in range(4):
+        log.roll_at(Offset(base))
+        copy(rig, batch(base))
+    log.commit_to(Offset(4))
+    assert not log.leads and log.retention_end() == 3 and log.compaction_end() == 0
+    log.hold_compaction(Offset(2))
+    assert log.compaction_end() == 2
+    config = replace(rig.config, retention_bytes=0, retention_ms=None)
+    end = log.retention_end()
+    assert retain(log.folder, config, rig.now, end, by_policy=log.leads) == 0
+    run(rig, log.delete_records(Offset(1)))
+    assert [each.base_offset for each in log.folder.manifest.segments] == [1, 2, 3]
+    log.lead(2, alone=True)
+    assert log.leads and log.compaction_end() == 3
+    assert retain(log.folder, config, rig.now, end, by_policy=log.leads) == 2
