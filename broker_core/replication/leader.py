@@ -282,7 +282,7 @@ class PartitionLeader:
                     follower.goal, follower.goal_s = durable_end, now_s
             self._durable_end = durable_end
         if self._has_minimum():
-            self.high_watermark = max(self.high_watermark, self._counted_end())
+            self.high_watermark = max(self.high_watermark, self.copied_end)
         return self.high_watermark
 
     def _has_minimum(self) -> bool:
@@ -290,7 +290,10 @@ class PartitionLeader:
         keep all that is, and may be elected."""
         return len(self.view.in_sync) >= self.view.min_in_sync
 
-    def _counted_end(self) -> Offset:
+    @property
+    def copied_end(self) -> Offset:
+        """What all members have, and those that may have joined; -1: one has said nothing yet.
+        Compaction stays below it (`hold_compaction`)."""
         end = self._durable_end
         for node in self._maximal_in_sync():
             if node != self.node_id:
