@@ -11,7 +11,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lakemq.broker_core.api.records.batch import HEADER_BYTES, BatchHeader, pack_header, split
+from lakemq.broker_core.api.errors import CorruptBatch
+from lakemq.broker_core.api.records.batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    check_body,
+    pack_header,
+    split,
+)
 from lakemq.broker_core.api.types import Offset
 
 DUPLICATES = 5
@@ -77,6 +84,7 @@ class SimulatedLog:
         self.disk = disk
         disk.synced = len(disk.batches)
         self.epoch = -1
+        """Of `lead` or `follow`; -1: it has no role."""
         self.leads = False
         self.fenced = False
         self.waiting: list[tuple[int, Callable[[bool], None]]] = []
@@ -127,12 +135,13 @@ class SimulatedLog:
         )
 
     def read(self, offset: int, batches_max: int) -> bytes:
-        """Up to the durable end."""
-        first = bisect_right(self._bases, offset - 1)
-        return b"".join(
-            each.data
-            for each in self.disk.batches[first : min(first + batches_max, self.disk.synced)]
-        )
+        """Up to the durable end, of one segment."""
+        first = bisect_left(self._bases, offset)
+        next_segment = min((each for each in self.disk.rolls if each > offset), default=None)
+        last = min(first + batches_max, self.disk.synced)
+        if next_segment is not None:
+            last = min(last, bisect_left(self._bases, next_segment))
+        return b"".join(each.data for each in self.disk.batches[first:last])
 
     def batches_between(self, start: int, end: int) -> list[Stored]:
         """Those whose first offset lies there."""
@@ -166,7 +175,8 @@ class SimulatedLog:
         known = self._producers.get(header.producer_id, {})
         end = known.get(header.base_sequence)
         if end is None:
-            if header.base_sequence != (max(known) + 1 if known else 0):
+            due = max(known) + 1 if known else 0
+            if header.producer_id >= 0 and header.base_sequence != due:
                 raise Refused("out of order")
             header = header._replace(base_offset=self.log_end_offset, leader_epoch=self.epoch)
             self._take(Stored(header, pack_header(header) + data[HEADER_BYTES:]))
@@ -179,10 +189,15 @@ class SimulatedLog:
 
     def append_replica(self, batches: bytes) -> None:
         """Raises Refused: nothing of it was taken."""
-        if self.leads or self.fenced:
+        if self.leads or self.fenced or self.epoch < 0:
             raise Refused("does not follow")
         end, epoch = self.log_end_offset, self.last_epoch()
-        found = list(split(batches))
+        try:
+            found = list(split(batches))
+            for position, header in found:
+                check_body(header, batches[position + HEADER_BYTES : position + header.total_bytes])
+        except CorruptBatch as error:
+            raise Refused(str(error)) from None
         for _, header in found:
             if header.base_offset < end or not epoch <= header.leader_epoch <= self.epoch:
                 raise Refused(f"batch at {header.base_offset} of epoch {header.leader_epoch}")
