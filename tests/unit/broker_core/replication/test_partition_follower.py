@@ -38,7 +38,10 @@ def diverging(base: int, epoch: int, end: int, start: int = 0) -> LeaderSend:
 
 def test_it_asks_from_its_end() -> None:
     log = LogShape([1, 1, 2], durable=2)
-    assert follower(log).ask() == Ask(Offset(3), 2, Offset(2))
+    mine = follower(log)
+    assert mine.ask() == Ask(Offset(3), 2, Offset(2))
+    assert mine.begin() == [SendAsk(again=False)]
+    assert (mine.leader, mine.epoch) == ("a", 3)
 
 
 def test_records_are_appended_and_the_next_ask_leaves_at_once() -> None:
@@ -62,6 +65,11 @@ def test_records_go_into_segments_as_the_leaders() -> None:
     mine = follower(LogShape([1, 1]))
     rolled = send(2, b"batches")._replace(roll_at=2)
     assert mine.received(rolled) == [Roll(Offset(2)), Append(b"batches"), SendAsk()]
+
+
+def test_a_segment_may_begin_behind_the_first_record() -> None:
+    rolled = send(1, b"batches")._replace(roll_at=1)
+    assert Roll(Offset(1)) in follower(LogShape([1])).received(rolled)
 
 
 def test_the_high_watermark_of_a_leader_that_has_not_compared_is_not_taken() -> None:
@@ -94,6 +102,12 @@ def test_the_shorter_part_of_an_epoch_counts() -> None:
     assert follower(LogShape([1, 1, 1])).received(diverging(3, 1, 2)) == [Cut(Offset(2))]
 
 
+def test_all_above_the_high_watermark_may_be_cut() -> None:
+    assert follower(LogShape([0, 0, 0])).received(diverging(3, 0, 1)) == [Cut(Offset(1))]
+    mine = follower(LogShape([1, 1, 2], high_watermark=2))
+    assert mine.received(diverging(3, 1, 2)) == [Cut(Offset(2))]
+
+
 def test_an_answer_that_would_cut_nothing_is_not_asked_for_in_a_loop() -> None:
     assert follower(LogShape([1])).received(diverging(1, 1, 5)) == [AskLater(RETRY_S)]
 
@@ -108,8 +122,18 @@ def test_it_begins_at_the_start_of_the_leaders_log() -> None:
     assert mine.received(restart) == [RestartAt(Offset(9), loses=False)], "its start has passed us"
     mine = follower(log)
     mine.received(send(2))
-    late = LeaderSend(Offset(2), log_start=Offset(1), code=Code.RESTART)
-    assert mine.received(late) == []
+    for start in (1, 2):
+        late = LeaderSend(Offset(2), log_start=Offset(start), code=Code.RESTART)
+        assert mine.received(late) == []
+
+
+def test_nothing_is_taken_while_it_restarts() -> None:
+    mine = follower(LogShape([1, 1], high_watermark=2))
+    restart = LeaderSend(Offset(2), log_start=Offset(2), code=Code.RESTART)
+    assert mine.received(restart) == [RestartAt(Offset(2), loses=False)]
+    assert mine.received(send(2, b"batches")) == []
+    assert mine.cut_done() == [SendAsk()]
+    assert mine.received(send(2, b"batches")) == [Append(b"batches"), SendAsk()]
 
 
 def test_committed_records_go_only_with_everything() -> None:
@@ -138,6 +162,8 @@ def test_epochs_decide_whom_it_waits_for() -> None:
     assert mine.retry() == [SendAsk(again=True)]
     assert mine.received(stale._replace(leader_epoch=4)) == [AwaitCatalog(4)]
     assert mine.retry() == [] and mine.received(send(1, b"batches")) == []
+    refused = stale._replace(leader_epoch=3)  # it is of an older registration
+    assert follower(LogShape([1])).received(refused) == [AwaitCatalog(3)]
 
 
 def test_a_full_disk_stops_copying_until_there_is_room() -> None:
