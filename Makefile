@@ -14,7 +14,7 @@ define install  # $(1): the virtual environment, $(2): the extras
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test test-fast nightly test-jars check fix generate constraints java bench-kafka bench-spark-kafka clean fuzz mutants test-core lint
+.PHONY: help demo run test test-fast nightly test-jars check fix generate constraints java bench-kafka bench-cluster bench-spark-kafka clean fuzz mutants test-core lint
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -97,6 +97,10 @@ constraints: $(READY)  ## pin what is installed now
 bench-kafka: java $(READY)  ## produce beside Kafka (fetched through Maven) and NATS, per CPU-second
 	-$(BIN)/python -m pip install -q confluent-kafka nats-py
 	$(BIN)/python -m benchmarks.kafka
+
+bench-cluster: java $(READY)  ## three nodes beside three of Kafka: replicated throughput, latency, failover
+	-$(BIN)/python -m pip install -q confluent-kafka
+	$(BIN)/python -m benchmarks.cluster
 
 bench-spark-kafka: java $(READY)  ## Spark reads from LakeMQ beside Spark-Kafka from Kafka (both fetched through Maven)
 	$(BIN)/python -m benchmarks.spark_kafka

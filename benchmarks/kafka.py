@@ -21,7 +21,8 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]  # has no types of its own
@@ -36,8 +37,8 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0<
 <version>{version}</version></dependency></dependencies></project>
 """
 CONFIG = """process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={number}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
@@ -86,48 +87,84 @@ def java(jars: str, folder: Path, *words: str) -> list[str]:
             *words]  # fmt: skip
 
 
-@contextlib.contextmanager
-def kafka(jars: str, folder: Path, more: str) -> Iterator[tuple[int, psutil.Process]]:
-    """A KRaft node: its port, its process. Raises Missing when it does not start."""
-    folder.mkdir(parents=True)
-    port, controller = free_port(), free_port()
-    (folder / "log4j2.xml").write_text(QUIET)
-    config = folder / "server.properties"
-    config.write_text(CONFIG.format(port=port, controller=controller, logs=folder / "logs") + more)
-    cluster = uuid.uuid4().hex[:22]
-    format_run = subprocess.run(
-        java(jars, folder, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config)),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if format_run.returncode:
-        raise Missing(f"kafka.tools.StorageTool: {format_run.stderr[-400:]}")
-    server = subprocess.Popen(
-        java(jars, folder, "kafka.Kafka", str(config)),
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
+@dataclass
+class Broker:
+    """One KRaft node, broker and controller in one process."""
+
+    number: int
+    port: int
+    command: list[str]
+    server: subprocess.Popen[bytes]
+
+    @property
+    def process(self) -> psutil.Process:
+        """To read its CPU time from."""
+        return psutil.Process(self.server.pid)
+
+    def launch(self) -> None:
+        """Start it again after it was killed."""
+        self.server = _launched(self.command)
+
+    def wait(self) -> None:
+        """Until it listens. Raises Missing."""
         deadline = time.monotonic() + START_S
         while True:
-            if server.poll() is not None or time.monotonic() > deadline:
+            if self.server.poll() is not None or time.monotonic() > deadline:
                 raise Missing("kafka.Kafka did not start")
             try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
             except OSError:
                 time.sleep(0.2)
-        yield port, psutil.Process(server.pid)
+
+
+def _launched(command: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def brokers(jars: str, folder: Path, more: str, count: int) -> Iterator[list[Broker]]:
+    """So many KRaft nodes of one cluster. Raises Missing when one does not start."""
+    folder.mkdir(parents=True)
+    (folder / "log4j2.xml").write_text(QUIET)
+    ports = [(free_port(), free_port()) for _ in range(count)]
+    voters = ",".join(f"{at}@127.0.0.1:{ports[at - 1][1]}" for at in range(1, count + 1))
+    cluster = uuid.uuid4().hex[:22]
+    found: list[Broker] = []
+    try:
+        for number, (port, controller) in enumerate(ports, 1):
+            config = folder / f"server-{number}.properties"
+            text = CONFIG.format(
+                number=number, voters=voters, port=port, controller=controller,
+                logs=folder / f"logs-{number}",
+            )  # fmt: skip
+            config.write_text(text + more)
+            tool = ("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config))
+            run = subprocess.run(
+                java(jars, folder, *tool), capture_output=True, text=True, check=False
+            )
+            if run.returncode:
+                raise Missing(f"kafka.tools.StorageTool: {run.stderr[-400:]}")
+            command = java(jars, folder, "kafka.Kafka", str(config))
+            found.append(Broker(number, port, command, _launched(command)))
+        for broker in found:
+            broker.wait()
+        yield found
     finally:
-        server.terminate()
-        try:
-            server.wait(30)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        for broker in found:
+            broker.server.terminate()
+        for broker in found:
+            try:
+                broker.server.wait(30)
+            except subprocess.TimeoutExpired:
+                broker.server.kill()
+                broker.server.wait()
 
 
-def cpu_of(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+def cpu_of(*processes: psutil.Process) -> float:
+    """User and system time of all of them together (s)."""
+    times = [process.cpu_times() for process in processes]
+    return float(sum(each.user + each.system for each in times))
 
 
 def told(figure: Figure) -> Figure:
@@ -139,16 +176,25 @@ def told(figure: Figure) -> Figure:
 
 
 def perf_test(
-    jars: str, folder: Path, name: str, port: int, broker: psutil.Process, records: int
-) -> Figure:
-    """Kafka's own tool; its CPU includes the start of its Java machine, as ours that of nothing,
-    so it is run long enough for that not to count."""
+    jars: str,
+    folder: Path,
+    name: str,
+    found: Sequence[Broker],
+    records: int,
+    *,
+    topic: str = "perf",
+    rate: int = -1,
+) -> tuple[Figure, str]:
+    """Kafka's own tool, and what it said last, with latencies; `rate`: records/s, -1: all it can.
+    Its CPU includes the start of its Java machine, as ours that of nothing, so it is run long
+    enough for that not to count."""
     words = java(
-        jars, folder, "org.apache.kafka.tools.ProducerPerformance", "--topic", "perf",
-        "--num-records", str(records), "--record-size", str(len(VALUE)), "--throughput", "-1",
-        "--producer-props", f"bootstrap.servers=127.0.0.1:{port}", "acks=all", "linger.ms=5",
+        jars, folder, "org.apache.kafka.tools.ProducerPerformance", "--topic", topic,
+        "--num-records", str(records), "--record-size", str(len(VALUE)), "--throughput", str(rate),
+        "--producer-props", f"bootstrap.servers={bootstrap(found)}", "acks=all", "linger.ms=5",
     )  # fmt: skip
-    before = cpu_of(broker)
+    processes = [each.process for each in found]
+    before = cpu_of(*processes)
     client = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert client.stdout is not None
     said = client.stdout.read()
@@ -159,22 +205,27 @@ def perf_test(
     if not match:
         raise Missing(f"ProducerPerformance said: {said[-300:]}")
     seconds = records / float(match[-1])
-    cpu = usage.ru_utime + usage.ru_stime + cpu_of(broker) - before
-    return told(Figure(name, records, seconds, cpu))
+    cpu = usage.ru_utime + usage.ru_stime + cpu_of(*processes) - before
+    return told(Figure(name, records, seconds, cpu)), said.strip().splitlines()[-1]
 
 
-def confluent(name: str, port: int, broker: psutil.Process, records: int) -> Figure:
+def bootstrap(found: Sequence[Broker]) -> str:
+    """`host:port` of all of them, as Kafka's clients take them."""
+    return ",".join(f"127.0.0.1:{each.port}" for each in found)
+
+
+def confluent(name: str, broker: Broker, records: int) -> Figure:
     """Single `produce` calls of confluent-kafka. Raises Missing."""
     try:
         from confluent_kafka import Producer
     except ImportError:
         raise Missing("there is no confluent-kafka (pip install confluent-kafka)") from None
     producer = Producer({
-        "bootstrap.servers": f"127.0.0.1:{port}", "acks": "all", "linger.ms": 5,
+        "bootstrap.servers": bootstrap([broker]), "acks": "all", "linger.ms": 5,
         "queue.buffering.max.messages": 1_000_000,
     })  # fmt: skip
-    own = psutil.Process()
-    before, began = cpu_of(broker) + cpu_of(own), time.perf_counter()
+    processes = (broker.process, psutil.Process())
+    before, began = cpu_of(*processes), time.perf_counter()
     for number in range(records):
         while True:
             try:
@@ -186,19 +237,19 @@ def confluent(name: str, port: int, broker: psutil.Process, records: int) -> Fig
             producer.poll(0)
     producer.flush()
     took = time.perf_counter() - began
-    return told(Figure(name, records, took, cpu_of(broker) + cpu_of(own) - before))
+    return told(Figure(name, records, took, cpu_of(*processes) - before))
 
 
 def kafka_figures(folder: Path, version: str, records: int) -> list[Figure]:
     jars = classpath(folder / "maven", version)
     found: list[Figure] = []
     for name, more in (("as shipped", ""), ("flushed", FLUSHED)):
-        with kafka(jars, folder / name.replace(" ", "-"), more) as (port, broker):
-            home = folder / name.replace(" ", "-")
+        home = folder / name.replace(" ", "-")
+        with brokers(jars, home, more, 1) as alone:
             count = records if not more else records // 4
-            found.append(perf_test(jars, home, f"Kafka perf-test, {name}", port, broker, count))
+            found.append(perf_test(jars, home, f"Kafka perf-test, {name}", alone, count)[0])
             try:
-                found.append(confluent(f"confluent-kafka, {name}", port, broker, count // 4))
+                found.append(confluent(f"confluent-kafka, {name}", alone[0], count // 4))
             except Missing as error:
                 print(f"confluent-kafka does not take part: {error}")
     return found

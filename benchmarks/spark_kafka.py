@@ -25,7 +25,7 @@ from typing import Any
 import pyspark
 
 import lakemq
-from benchmarks.kafka import Missing, classpath, kafka
+from benchmarks.kafka import Missing, bootstrap, brokers, classpath
 from benchmarks.spark_lake import produce
 from tests.support.node.node import NodeProcess
 
@@ -122,12 +122,12 @@ def lakemq_side(folder: Path, records: int, repeats: int) -> dict[str, Any]:
 def kafka_side(
     folder: Path, server: str, jars: list[str], python: Path, records: int, repeats: int
 ) -> dict[str, Any]:
-    with kafka(server, folder / "kafka", "num.partitions=2\n") as (port, broker):
-        address = {"kafka.bootstrap.servers": f"127.0.0.1:{port}"}
+    with brokers(server, folder / "kafka", "num.partitions=2\n", 1) as alone:
+        address = {"kafka.bootstrap.servers": bootstrap(alone)}
         return reads(
             python, format="kafka", records=records, repeats=repeats,
             options={**address, "subscribe": "raw", "startingOffsets": "earliest"},
-            broker_pid=broker.pid, parquet=str(folder / "rows"),
+            broker_pid=alone[0].process.pid, parquet=str(folder / "rows"),
             load={**address, "topic": "raw"}, conf={"spark.jars": ",".join(jars)},
         )  # fmt: skip
 
