@@ -249,10 +249,13 @@ class Appends:
 
     def _answer_replicated(self, entry: Waiting) -> None:
         """Answer an append that is durable here, or have it wait for the high watermark."""
-        if entry.stamped.header.last_offset >= self._reader.high_watermark:
-            self._uncommitted.add(entry)
-        elif entry.done is not None:
-            self._tell(entry.done, placed(entry.stamped, Acks.REPLICATED))
+        if entry.done is None:
+            return
+        result = placed(entry.stamped, Acks.REPLICATED)
+        if result.last_offset >= self._reader.high_watermark:
+            self._uncommitted.add(result, entry.done)
+        else:
+            self._tell(entry.done, result)
 
     def _wait_for_flush(self, waiting: Waiting) -> None:
         self._pending.append(waiting)
@@ -333,9 +336,8 @@ class Appends:
 
     def _commit_to(self, offset: int) -> None:
         if self._reader.commit_to(offset):
-            for entry in self._uncommitted.take(self._reader.high_watermark):
-                if entry.done is not None:
-                    self._tell(entry.done, placed(entry.stamped, Acks.REPLICATED))
+            for result, done in self._uncommitted.take(self._reader.high_watermark):
+                self._tell(done, result)
 
     def _forget_unflushed(self, waiting: list[Waiting]) -> None:
         size = sum(len(entry.stamped.data) for entry in waiting)

@@ -159,12 +159,12 @@ class JournalLog(Appends):
     def _fail_waiting(self) -> None:
         """Appends that wait get NotLeader. Their batches stay in the log: whether they remain is
         for the new leader to decide."""
-        waiting = [*self._uncommitted.take_all(), *self._flushing, *self._pending]
+        waiting = self._uncommitted.take_all()
+        waiting += [each.done for each in (*self._flushing, *self._pending) if each.done]
         self._flushing = [entry._replace(done=None) for entry in self._flushing]
         self._pending = [entry._replace(done=None) for entry in self._pending]
-        for entry in waiting:
-            if entry.done is not None:
-                self._tell(entry.done, self._not_leader())
+        for done in waiting:
+            self._tell(done, self._not_leader())
 
     def refuse_replicated(self, reason: str) -> None:
         """See the port."""
@@ -398,9 +398,8 @@ class JournalLog(Appends):
     def discard_appends(self, error: LakeMQError) -> None:
         """Fail what has not been handed to a flush thread: the topic is being deleted."""
         self._unavailable = CLOSED
-        for entry in self._uncommitted.take_all():
-            if entry.done is not None:
-                self._tell(entry.done, type(error)(str(error)))
+        for done in self._uncommitted.take_all():
+            self._tell(done, type(error)(str(error)))
         if self._pending:
             self._fail([], error)
 

@@ -25,27 +25,28 @@ class Uncommitted:
     """Appends that are durable here and wait for the high watermark, by offset."""
 
     def __init__(self) -> None:
-        self._entries: deque[Waiting] = deque()
+        # Answers, not batches: while too few replicas are in sync, nothing ends their number.
+        self._entries: deque[tuple[AppendResult, AppendDone]] = deque()
 
-    def add(self, entry: Waiting) -> None:
+    def add(self, result: AppendResult, done: AppendDone) -> None:
         """Keep an append until `take` passes it."""
-        entries, last = self._entries, entry.stamped.header.last_offset
+        entries, last = self._entries, result.last_offset
         at = len(entries)
         # A duplicate comes with the offsets of its original, behind newer ones.
-        while at and entries[at - 1].stamped.header.last_offset > last:
+        while at and entries[at - 1][0].last_offset > last:
             at -= 1
-        entries.insert(at, entry)
+        entries.insert(at, (result, done))
 
-    def take(self, high_watermark: int) -> list[Waiting]:
+    def take(self, high_watermark: int) -> list[tuple[AppendResult, AppendDone]]:
         """Remove and return the appends below the high watermark."""
         entries, taken = self._entries, []
-        while entries and entries[0].stamped.header.last_offset < high_watermark:
+        while entries and entries[0][0].last_offset < high_watermark:
             taken.append(entries.popleft())
         return taken
 
-    def take_all(self) -> list[Waiting]:
-        """Remove and return all."""
-        taken = list(self._entries)
+    def take_all(self) -> list[AppendDone]:
+        """Remove all; whom to tell."""
+        taken = [done for _, done in self._entries]
         self._entries.clear()
         return taken
 

@@ -379,3 +379,19 @@ def test_only_the_leader_retains_by_policy_and_compacts_what_all_have(
     log.lead(2, alone=True)
     assert log.leads and log.compaction_end() == 3
     assert retain(log.folder, config, rig.now, end, by_policy=log.leads) == 2
+
+
+def test_a_duplicate_waits_for_its_original_alone(rig: Rig, log: JournalLog) -> None:
+    """Not for what was appended behind that."""
+    log.lead(1, alone=False)
+    producer = ProducerStamp(7, 0, 0)
+    first = rig.append(b"a", acks=Acks.REPLICATED, producer=producer)
+    rig.append_durably(b"b")
+    behind = rig.append(b"c", acks=Acks.REPLICATED)
+    rig.flusher.run()
+    again = rig.append(b"a", acks=Acks.REPLICATED, producer=producer)
+    durable = rig.append(b"a", producer=producer)
+    assert durable.result().duplicate and durable.result().acks is Acks.LEADER
+    log.commit_to(Offset(1))
+    assert first.done() and again.result().duplicate and not behind.done()
+    assert again.result().base_offset == 0 and again.result().acks is Acks.REPLICATED
