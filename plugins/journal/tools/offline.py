@@ -68,6 +68,8 @@ class PartitionReport:
     raw_bytes: int = 0
     """Bodies when decompressed, and headers."""
     end_offset: int = 0
+    last_epoch: int = -1
+    """Leader epoch of the last batch."""
     min_timestamp_ms: int | None = None
     max_timestamp_ms: int | None = None
     codecs: Counter[str] = field(default_factory=Counter)
@@ -81,6 +83,7 @@ class PartitionReport:
         self.raw_bytes += header.raw_body_bytes + header.total_bytes - header.body_bytes
         self.codecs[header.compression.name.lower()] += 1
         self.end_offset = max(self.end_offset, header.last_offset + 1)
+        self.last_epoch = header.leader_epoch
         if header.producer_id >= 0:
             self.producers.add(header.producer_id)
         oldest, newest = self.min_timestamp_ms, self.max_timestamp_ms
@@ -213,6 +216,12 @@ class PartitionCheck:
                 ERROR,
                 f"{segment.log_name} position {batch.position}: base offset {header.base_offset}, "
                 f"expected {offset}",
+            )
+        if header.leader_epoch < self._report.last_epoch:
+            self._found(
+                ERROR,
+                f"{segment.log_name} position {batch.position}: epoch {header.leader_epoch} "
+                f"behind epoch {self._report.last_epoch}",
             )
         self._report.take(header)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lakemq.broker_core.api.records.batch import ProducerStamp
+from lakemq.broker_core.api.records.batch import ProducerStamp, read_header, stamp
 from lakemq.broker_core.api.types import TopicConfig, TopicInfo
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
@@ -63,6 +63,19 @@ def flip(path: Path, position: int) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= 4
     path.write_bytes(data)
+
+
+def test_verify_reports_an_epoch_that_falls(data_dir: Path) -> None:
+    """The second batch of a segment is given an epoch below that of the first (1)."""
+    path = segments(data_dir)[1]
+    data = path.read_bytes()
+    at = read_header(data).total_bytes
+    header = read_header(data, at)
+    size = header.total_bytes
+    _, batch = stamp(data[at : at + size], header, header.base_offset, 0)
+    path.write_bytes(data[:at] + batch + data[at + size :])
+    code, output = run("verify", data_dir)
+    assert code == 1 and f"{path.name} position {at}: epoch 0 behind epoch 1" in output
 
 
 def test_verify_reports_a_flipped_bit(data_dir: Path) -> None:
