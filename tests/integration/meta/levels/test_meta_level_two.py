@@ -14,7 +14,7 @@ import pytest
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.server.member import MetaMember
 
-DATA = Path(__file__).parents[2] / "data" / "meta" / "level-2"
+DATA = Path(__file__).parents[3] / "data" / "meta" / "level-2"
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["store", "log alone"])

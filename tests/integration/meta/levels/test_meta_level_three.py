@@ -18,7 +18,7 @@ from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import PartitionDescription
 from lakemq.meta_service.server.member import MetaMember
 
-DATA = Path(__file__).parents[2] / "data" / "meta" / "level-3"
+DATA = Path(__file__).parents[3] / "data" / "meta" / "level-3"
 
 
 @pytest.fixture(params=[True, False], ids=["store", "log alone"])
