@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,13 +14,19 @@ import typer
 from lakemq.broker_core.api.command_line import (
     AsJson,
     MetaOptions,
+    Yes,
     option_groups,
     print_table,
 )
 from lakemq.cli.cluster_commands import AtOnce
 from lakemq.cli.meta_access import ask_meta, credentials_of, run_meta
 from lakemq.meta_service.api.errors import InvalidArgument, NotFound
-from lakemq.meta_service.api.types import NodeLoad, NodeRegistration, TopicDescription
+from lakemq.meta_service.api.types import (
+    INTERNAL_PREFIXES,
+    NodeLoad,
+    NodeRegistration,
+    TopicDescription,
+)
 
 if TYPE_CHECKING:
     from lakemq.meta_service.api.remote.client import RemoteClient
@@ -28,6 +35,8 @@ _PAUSE_S: Final = 0.5
 """Between two looks at a decommission."""
 _SHOWN_MAX: Final = 5
 """Partitions that are named in an error."""
+_MOVES_MAX: Final = 1000
+"""Of one call."""
 _DISK_FIGURE: Final = "disk_used_ratio"
 node = typer.Typer(no_args_is_help=True, help="Nodes: list, drain, decommission, remove.")
 Node = Annotated[str, typer.Argument(metavar="NODE", help="A node id.")]
@@ -131,14 +140,28 @@ def remove(name: Node, *, members: MetaOptions) -> None:
 
 @node.command()
 @option_groups
-def decommission(name: Node, at_once: AtOnce = 20, *, members: MetaOptions) -> None:
+def decommission(
+    name: Node, at_once: AtOnce = 20, yes: Yes = False, *, members: MetaOptions
+) -> None:
     """Move everything off a node, alive or dead, and let it leave the cluster.
 
     It is drained, its replicas move to other nodes, it leaves the MetaService's group. Ends with
     exit code 0 when that is done: then it may be stopped. Ctrl-C ends only the waiting, moves go on
     in the background; `lakemq node undrain` ends the decommission.
+
+    Internal topics are each node's own and are not copied. If the node leads some of them, their
+    leadership goes to other nodes after a confirmation: what they hold stays behind.
     """
     ask_meta(members, lambda client: _empty(client, name, at_once))
+    own = ask_meta(members, lambda client: _held(client, name, internal=True))
+    if own and not yes:
+        typer.confirm(
+            f"{name} leads {len(own)} partitions of internal topics ({_some(own)}), which are not "
+            "copied: group offsets, queues and scheduled records in them stay behind. Go on?",
+            abort=True,
+        )
+    if own:
+        ask_meta(members, lambda client: _give_away(client, name))
     status = ask_meta(members, lambda client: client.status())
     if name in status.members:
         from lakemq.meta_service.api import operations
@@ -168,7 +191,7 @@ async def _empty(client: RemoteClient, name: str, at_once: int) -> None:
             await client.drain_node(name)
         # Asked before its replicas are counted: if both say so, nothing more will move.
         running = (await client.rebalance()).running
-        held = await _held(client, name)
+        held = await _held(client, name, internal=False)
         if len(held) != last:
             typer.echo(f"{name}: {len(held)} replicas left")
         if not held:
@@ -188,15 +211,36 @@ async def _find(client: RemoteClient, name: str) -> NodeRegistration | None:
     return next((each for each in await client.nodes() if each.node_id == name), None)
 
 
-async def _held(client: RemoteClient, name: str) -> list[str]:
+async def _held(client: RemoteClient, name: str, *, internal: bool) -> list[str]:
     """Partitions of which the node holds a replica, as `topic/number`."""
     _, topics = await client.topics()
     return [
         f"{topic.name}/{partition.partition}"
         for topic in topics
         for partition in topic.partitions
-        if name in partition.replicas
+        if name in partition.replicas and topic.name.startswith(INTERNAL_PREFIXES) == internal
     ]
+
+
+async def _give_away(client: RemoteClient, name: str) -> None:
+    """Partitions of internal topics go to other active nodes, by turns. Raises InvalidArgument."""
+    others = sorted(
+        node.node_id
+        for node in await client.nodes()
+        if node.state == "active" and node.node_id != name
+    )
+    if not others:
+        raise InvalidArgument("no other node is active")
+    turns = itertools.cycle(others)
+    _, topics = await client.topics()
+    moves = [
+        (topic.name, partition.partition, partition.partition_epoch, (next(turns),))
+        for topic in topics
+        for partition in topic.partitions
+        if name in partition.replicas and topic.name.startswith(INTERNAL_PREFIXES)
+    ]
+    for start in range(0, len(moves), _MOVES_MAX):
+        await client.move(moves[start : start + _MOVES_MAX])
 
 
 def _some(names: Sequence[str]) -> str:

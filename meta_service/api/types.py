@@ -150,6 +150,8 @@ class InSyncAnswer:
     leader_epoch: int = 0
 
 
+INTERNAL_PREFIXES: Final = ("__", "_lakemq_")
+"""What names of topics begin with that are each broker's own: no other broker copies them."""
 STORAGE_LEVEL: Final = 3
 """Feature level from which the catalog keeps the storage id of a node, and fences it."""
 CLUSTER_LEVEL: Final = 4

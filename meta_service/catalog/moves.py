@@ -11,7 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from lakemq.meta_service.api.errors import InvalidArgument
-from lakemq.meta_service.api.types import CLUSTER_LEVEL, PartitionDescription, TopicDescription
+from lakemq.meta_service.api.types import (
+    CLUSTER_LEVEL,
+    INTERNAL_PREFIXES,
+    PartitionDescription,
+    TopicDescription,
+)
 from lakemq.meta_service.catalog.command_codec import (
     Command,
     check_hex,
@@ -127,6 +132,24 @@ def begin_move(partition: PartitionDescription, target: tuple[str, ...]) -> Part
     return replace(moving, replicas=target, target=()) if same else moving
 
 
+def relocate(
+    partition: PartitionDescription, target: tuple[str, ...], states: Mapping[str, str]
+) -> PartitionDescription:
+    """At the target at once, nothing copied: of a topic that every node has a copy of its own."""
+    able = [node for node in target if states.get(node) == ACTIVE]
+    leader = partition.leader if partition.leader in able else next(iter(able), None)
+    return replace(
+        partition,
+        leader=leader,
+        leader_epoch=partition.leader_epoch + (leader != partition.leader),
+        partition_epoch=partition.partition_epoch + 1,
+        replicas=target,
+        in_sync=target,
+        target=(),
+        eligible=(),
+    )
+
+
 def end_move(partition: PartitionDescription, states: Mapping[str, str]) -> PartitionDescription:
     """At its target if all of that is in sync and can lead; else the same partition."""
     target = partition.target
@@ -158,20 +181,24 @@ def start_moves(draft: Draft, command: StartMoves) -> Any:
 
     Raises InvalidArgument when a target names a node that is not registered.
     """
-    known = {node.node_id for node in all_nodes(draft)}
+    known = {node.node_id: node.state for node in all_nodes(draft)}
     by_topic: dict[str, dict[int, Move]] = {}
     for move in command.moves:
-        if unknown := set(move[4]) - known:
+        if unknown := set(move[4]) - known.keys():
             raise InvalidArgument(f"move.target: {', '.join(sorted(unknown))} is not registered")
         by_topic.setdefault(move[0], {})[move[2]] = move
     begun = []
+    paged = draft.state.feature_level >= CLUSTER_LEVEL
     for name, moves in by_topic.items():
+        own = paged and name.startswith(INTERNAL_PREFIXES)
 
-        def moved(old: PartitionDescription, moves: dict[int, Move] = moves) -> Any:
+        def moved(
+            old: PartitionDescription, moves: dict[int, Move] = moves, own: bool = own
+        ) -> Any:
             move = moves.get(old.partition)
             if move is None or move[3] != old.partition_epoch:
                 return old
-            return begin_move(old, move[4])
+            return relocate(old, move[4], known) if own else begin_move(old, move[4])
 
         topic_id = next(iter(moves.values()))[1]
         begun += [[name, number] for number in _change(draft, name, topic_id, moved)]

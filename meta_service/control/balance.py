@@ -11,7 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from lakemq.meta_service.api.types import NodeRegistration, PartitionDescription, TopicDescription
+from lakemq.meta_service.api.types import (
+    INTERNAL_PREFIXES,
+    NodeRegistration,
+    PartitionDescription,
+    TopicDescription,
+)
 from lakemq.meta_service.catalog.control_commands import ACTIVE, FENCED
 from lakemq.meta_service.catalog.nodes import holds_replicas
 
@@ -76,7 +81,7 @@ def repair(
 def wants_repair(topic: TopicDescription, partition: PartitionDescription, dead: set[str]) -> bool:
     """Whether `repair` would look at the partition."""
     home = partition.target or partition.replicas
-    if not home or partition.leader is None:
+    if not home or partition.leader is None or topic.name.startswith(INTERNAL_PREFIXES):
         return False
     return (topic.replication not in (0, len(home))) or not dead.isdisjoint(home)
 
@@ -107,7 +112,10 @@ class _Planner:
             _Home(topic, partition, partition.target or partition.replicas)
             for topic in topics
             for partition in topic.partitions
-            if partition.replicas and (partition.leader or not keeps_without_leader)
+            # No broker copies those: a move of one would never end.
+            if not topic.name.startswith(INTERNAL_PREFIXES)
+            and partition.replicas
+            and (partition.leader or not keeps_without_leader)
         ]
         self._held: dict[str, dict[int, None]] = {node: {} for node in stays}
         self._leads = dict.fromkeys(self._racks, 0)

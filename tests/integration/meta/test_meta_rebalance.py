@@ -148,6 +148,26 @@ async def test_a_decommissioned_node_holds_nothing(
         assert [n.state for n in await client.nodes()] == ["active"] * 3
 
 
+async def test_internal_topics_do_not_move_but_are_given_away_on_request(
+    member: MetaMember, client: RemoteClient
+) -> None:
+    async with alive(client, "a", "b"):
+        await client.create_topic("__own", 4, {})
+        await client.create_topic("t", 2, {})
+        asked = await command(member, "node", "decommission", "b", typed="n\n")
+        assert (asked.exit_code, "b leads 2 partitions of internal topics" in asked.output) == (
+            1,
+            True,
+        ), asked.output
+        (own, other) = (await client.topics())[1]
+        assert (held(own, "b"), held(other, "b")) == (2, 0)
+        assert not (await client.rebalance()).moves
+        done = await command(member, "node", "decommission", "b", "--yes")
+        assert done.exit_code == 0, done.output
+        own = (await client.topics())[1][0]
+        assert {p.leader for p in own.partitions} == {"a"} and held(own, "b") == 0
+
+
 async def test_a_dead_node_is_decommissioned_and_removed(
     member: MetaMember, client: RemoteClient
 ) -> None:

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemq.meta_service.api.types import NodeRegistration, PartitionDescription, TopicDescription
+from lakemq.broker_core.api.state.internal_topics import is_internal
+from lakemq.meta_service.api.types import (
+    INTERNAL_PREFIXES,
+    NodeRegistration,
+    PartitionDescription,
+    TopicDescription,
+)
 from lakemq.meta_service.catalog.commands import (
     CreateTopic,
     GrowTopic,
@@ -110,6 +116,14 @@ def test_replicas_of_a_partition_go_to_unused_racks() -> None:
     moves = plan([old], [node("a", "r1"), node("b", "r1"), node("c", "r2")])
     (move,) = moves
     assert move.copies == 1 and "c" in move.target
+
+
+def test_what_every_node_has_of_its_own_does_not_move() -> None:
+    for name in ("__retained", "_lakemq_offsets"):
+        assert is_internal(name)
+        old = replace(topic(*[("a",)] * 4), name=name)
+        assert plan([old], [node("a"), node("b")]) == []
+    assert all(is_internal(prefix) for prefix in INTERNAL_PREFIXES)
 
 
 def test_a_full_node_takes_nothing() -> None:
