@@ -39,6 +39,7 @@ from lakemq.broker_core.api.types import (
 from lakemq.broker_core.catalog_view import CatalogView
 from lakemq.broker_core.cluster.append_service import AppendService
 from lakemq.broker_core.cluster.network import PeerNetwork
+from lakemq.broker_core.cluster.replica_report import ReplicaReports
 from lakemq.broker_core.cluster.routing import Router
 from lakemq.broker_core.cluster_nodes import node_infos
 from lakemq.broker_core.configuration.settings import (
@@ -127,6 +128,7 @@ class CoreBroker:
         )
 
         network.server.serve_stream("Append", AppendService(self._partitions).serve)
+        network.server.serve_call("Report", ReplicaReports(self._partitions).answer)
 
     # -- life
 

@@ -176,10 +176,17 @@ class Partitions:
     def readable_end(self, topic: str, partition: int) -> Offset | None:
         """High watermark of this node's replica; None: the catalog assigns none to it. Raises
         UnknownTopic, UnknownPartition."""
-        info = self._known(topic, partition)
-        if not self._is_assigned(info, partition):
+        self._known(topic, partition)
+        log = self.replica(topic, partition)
+        return log.high_watermark if log is not None else None
+
+    def replica(self, topic: str, partition: int) -> PartitionLog | None:
+        """This node's replica, whether it leads or follows; None: the catalog assigns none to it,
+        or it is not open yet."""
+        info = self._topics.get(topic)
+        if info is None or not self._is_assigned(info, partition):
             return None
-        return self._logs[topic, partition].high_watermark
+        return self._logs.get((topic, partition))
 
     def check_leads(self, topic: str, partition: int, role: str) -> None:
         """Raises NotLeader when the catalog names another node, for internal topics too."""
