@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from lakemq.broker_core.access import Access
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import (
+    AppendTarget,
     BoundPublish,
     Credentials,
     Exchange,
@@ -255,6 +256,11 @@ class CoreBroker:
         """The log of a partition that this node serves. Raises UnknownTopic, UnknownPartition,
         NotLeader, StaleEpoch."""
         return self._partitions.log(topic, partition, leader_epoch)
+
+    def route(self, topic: str, partition: int) -> AppendTarget:
+        """The way to a partition, on this node or another. Raises UnknownTopic,
+        UnknownPartition."""
+        return self._router.target(topic, partition)
 
     def serves(self, topic: str, partition: int) -> bool:
         """Whether this node takes appends and fetches of the partition. Raises UnknownTopic."""

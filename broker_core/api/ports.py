@@ -389,6 +389,11 @@ class Broker(Protocol):
         NotLeader (leader, its native address, epoch), StaleEpoch.
         """
 
+    def route(self, topic: str, partition: int) -> AppendTarget:
+        """The way to a partition, whichever node leads it: for what a plugin appends by itself, in
+        whole batches. A batch with a producer id is stored once, also when it is sent again. Raises
+        UnknownTopic, UnknownPartition; a failed append, what `publish` has for an outcome."""
+
     def serves(self, topic: str, partition: int) -> bool:
         """Whether `partition` gives a log rather than NotLeader. Raises UnknownTopic."""
 

@@ -139,12 +139,12 @@ class DeadLetterWriter:
         )
         batch = encode(columns, producer=ProducerStamp(dead_letter_batch.producer_id, 0, 0))
         try:
-            log = self._broker.partition(dead_letter_batch.topic, dead_letter_batch.partition)
+            target = self._broker.route(dead_letter_batch.topic, dead_letter_batch.partition)
         except UnknownTopic:  # deleted meanwhile: no duplicate is possible
             topic = await self._broker.ensure_topic(dead_letter_batch.topic)
-            log = self._broker.partition(dead_letter_batch.topic, self._partition_of(topic))
+            target = self._broker.route(dead_letter_batch.topic, self._partition_of(topic))
         try:
-            await log.append(batch, read_header(batch), Acks.LEADER)
+            await target.append(batch, read_header(batch), Acks.LEADER)
         # The id is used for one batch only, so that batch is there, with other records than now:
         # retention has taken some of them since.
         except OutOfOrderSequence:

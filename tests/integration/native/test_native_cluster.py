@@ -139,6 +139,33 @@ async def test_records_are_deleted_at_the_leaders(nodes: dict[str, NodeProcess])
         assert [each.log_start_offset for each in described] == [1, 2, 2, 0, 1, 3]
 
 
+async def test_dead_letters_go_to_another_nodes_topic(nodes: dict[str, NodeProcess]) -> None:
+    async with lakemq.Client(nodes["a"].native, timeout_s=20) as client:
+
+        async def leader_of(topic: str) -> str:
+            await client.create_topic(topic, 1)
+            return (await client.describe_topic(topic)).partitions[0].leader
+
+        leader = await leader_of("exhausted")
+        for number in range(20):  # placement spreads them
+            dead = f"exhausted-dead-{number}"
+            if await leader_of(dead) != leader:
+                break
+        else:
+            raise AssertionError(f"all are led by {leader}")
+        async with await client.producer() as producer:
+            await producer.send("exhausted", b"poison")
+        async with client.queue("exhausted", group="w", dead_letter=dead) as queue:
+            async for message in queue:
+                await message.reject()
+                break
+            deadline = time.monotonic() + 20
+            while not (found := [each.value async for each in client.consume(dead)]):
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.1)
+        assert found == [b"poison"]
+
+
 async def test_a_group_reads_partitions_of_all_nodes(nodes: dict[str, NodeProcess]) -> None:
     async with lakemq.Client(nodes["b"].native, timeout_s=20) as client:
         await spread(client, "grouped")

@@ -228,6 +228,9 @@ class CrashingBroker:
             self._logs[place] = CrashingLog(self, place)
         return self._logs[place]
 
+    def route(self, topic: str, partition: int) -> CrashingLog:
+        return self.partition(topic, partition)
+
     def serves(self, topic: str, partition: int) -> bool:
         return not self.topic(topic).leaders or leads(self.node_id, self.topic(topic), partition)
 
