@@ -24,6 +24,7 @@ from lakemq.broker_core.cluster.append_link import AppendLinks
 from lakemq.broker_core.cluster.peers import Peers
 from lakemq.broker_core.cluster.route_queue import Entry, RouteBatch, RouteQueue, WaitingBytes
 from lakemq.broker_core.partitions import Partitions
+from lakemq.broker_core.replication.assignments import is_shared
 
 ROUTED_MAX_BYTES: Final = 64 * 1024 * 1024
 """Records that wait for other nodes, of all partitions together; more are refused."""
@@ -77,11 +78,12 @@ class Router:
         return route
 
     def _is_own(self, topic: TopicInfo, partition: int) -> bool:
-        """Whether records need no route: an internal topic, or this node has the only replica."""
+        """Whether records need no route: an internal topic, or this node alone has, and is to have,
+        a replica."""
         if is_internal(topic.name):
             return True
-        replicas = leadership(topic, partition).replicas
-        return len(replicas) <= 1 and leads(self.node_id, topic, partition)
+        held = leadership(topic, partition)
+        return leads(self.node_id, topic, partition) and not is_shared(held, self.node_id)
 
     def changed(self, name: str, topic: TopicInfo | None) -> None:
         """A topic has changed in the catalog, None: it was deleted."""

@@ -23,6 +23,7 @@ from lakemq.broker_core.cluster.wire import BadFrame
 from lakemq.broker_core.partitions import Partitions
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
+from tests.support.replication.nodes import TestCluster, assignments_of
 
 TOPIC_ID, OTHER_ID = "0a" * 16, "0b" * 16
 CALLER = Peer("caller", 1)
@@ -41,15 +42,17 @@ class Answering:
 
 @pytest.fixture
 async def reports(tmp_path: Path) -> AsyncIterator[ReplicaReports]:
-    storage = JournalStorage(tmp_path, JournalSettings())
+    storage = JournalStorage(tmp_path, JournalSettings(free_min_bytes=0))
     await storage.start()
+    nodes = TestCluster(["n1", "n2"])
     leaders = (Leadership("n2", 1, ("n2",)), Leadership("n1", 1, ("n1",)))
-    partitions = Partitions("n2", storage)
+    partitions = Partitions("n2", storage, assignments_of(nodes.nodes["n2"]))
     await partitions.assign(TopicInfo("t", TOPIC_ID, 2, TopicConfig(), 1, leaders))
     log = partitions.log("t", 0)
     batch = encode(Columns([b"a", b"b"]), now_ms=1)
     await log.append(batch, read_header(batch), Acks.LEADER)
     yield ReplicaReports(partitions)
+    await nodes.stop()
     await storage.stop()
 
 
