@@ -128,9 +128,6 @@ class CoreBroker:
             self, schedule_settings or ScheduleSettings(), now_ms, self._admission
         )
 
-        network.server.serve_stream("Append", AppendService(self._partitions).serve)
-        network.server.serve_call("Report", ReplicaReports(self._partitions).answer)
-
     # -- life
 
     @property
@@ -141,6 +138,9 @@ class CoreBroker:
     async def start(self) -> None:
         """Open the partitions of this node, take up what was under way, follow the catalog."""
         self.replicas.start(self._catalog)
+        server = self.network.server
+        server.serve_stream("Append", AppendService(self._partitions).serve)
+        server.serve_call("Report", ReplicaReports(self._partitions).answer)
         # Partitions first: the coordinator and the scheduler read their state from internal topics.
         revision, topics = await self._catalog.load()
         self._nodes.start()
