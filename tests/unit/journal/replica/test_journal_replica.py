@@ -19,10 +19,10 @@ from lakemq.broker_core.api.errors import (
 )
 from lakemq.broker_core.api.records.batch import ProducerStamp, encode, read_header
 from lakemq.broker_core.api.replica_ports import EpochEnd, ReplicaLog
-from lakemq.broker_core.api.types import Acks, Columns, CommittedBatch, Offset
+from lakemq.broker_core.api.types import Acks, Columns, CommittedBatch, Offset, TopicConfig
 from lakemq.plugins.journal.log.partition_log import JournalLog
 from lakemq.plugins.journal.maintenance.housekeeping import retain
-from tests.unit.journal.rig import Rig
+from tests.unit.journal.rig import FOLDER, Rig
 
 
 def batch(
@@ -395,3 +395,38 @@ def test_a_duplicate_waits_for_its_original_alone(rig: Rig, log: JournalLog) -> 
     log.commit_to(Offset(1))
     assert first.done() and again.result().duplicate and not behind.done()
     assert again.result().base_offset == 0 and again.result().acks is Acks.REPLICATED
+
+
+def sealed_files(rig: Rig) -> dict[str, bytes]:
+    segments = rig.log.folder.manifest.segments[:-1]
+    return {each.log_name: rig.disk.read(FOLDER / each.log_name) for each in segments}
+
+
+def test_sealed_segments_are_equal_on_all_replicas(loop: asyncio.AbstractEventLoop) -> None:
+    """Also when the leadership changes in the middle of a segment, and the one that led has more
+    than the next leader."""
+    small = TopicConfig(segment_max_bytes=700, retention_ms=None)
+    leader, follower = Rig(loop, config=small), Rig(loop, config=small)
+    # A follower's own limits say nothing.
+    follower.log.configure(replace(small, segment_max_bytes=150, segment_age_max_ms=1))
+    rng = random.Random(8)
+    for epoch in range(1, 6):
+        leader.log.lead(epoch, alone=False)
+        follower.log.follow(epoch)
+        for _ in range(rng.randrange(8, 20)):
+            leader.append_durably(b"x" * rng.randrange(200))
+            if rng.random() < 0.7 and follower.log.log_end_offset < leader.log.durable_end:
+                offset = follower.log.log_end_offset
+                data = run(leader, leader.log.read_replica(offset, rng.choice([1, 600])))
+                follower.log.roll_at(leader.log.segment_start(offset))
+                copy(follower, data)
+            follower.now += 10
+            follower.log.tick(follower.now, 0)
+        end = follower.log.log_end_offset
+        leader.log.follow(epoch + 1)
+        run(leader, leader.log.truncate(end))
+        follower.log.configure(small)
+        leader.log.configure(replace(small, segment_max_bytes=150))
+        leader, follower = follower, leader
+    ours, theirs = sealed_files(leader), sealed_files(follower)
+    assert len(ours) > 5 and ours == theirs
