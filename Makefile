@@ -14,7 +14,7 @@ define install  # $(1): the virtual environment, $(2): the extras
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test test-fast nightly test-jars check fix generate constraints java bench-kafka bench-cluster bench-spark-kafka clean fuzz mutants test-core lint
+.PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench-kafka bench-cluster bench-spark-kafka clean fuzz mutants test-core lint
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,9 @@ java:
 
 demo: java $(READY)  ## the whole road on real data: MQTT -> journal -> Spark -> Delta table
 	$(BIN)/python -m examples.air_quality.demo
+
+cluster: $(READY)  ## three nodes in ./lakemq-cluster, one of them killed while devices publish; the count at the end
+	$(BIN)/python -m examples.cluster.demo
 
 run: $(READY)  ## a broker that stays, in ./lakemq-data
 	$(BIN)/lakemq start

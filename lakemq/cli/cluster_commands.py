@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+import lakemq
 from lakemq.broker_core.api.command_line import AsJson, MetaOptions, fail, option_groups
 from lakemq.cli.meta_access import ask_meta
 from lakemq.meta_service.api.remote.control_calls import RebalanceAction
@@ -53,6 +58,32 @@ def advice(as_json: AsJson = False, *, members: MetaOptions) -> None:
         return
     for line in found.advice or ("nothing: there are as many nodes as it takes",):
         typer.echo(line)
+
+
+@cluster.command()
+def demo(
+    nodes: Annotated[int, typer.Option(min=3, max=9, help="How many nodes are started.")] = 3,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Replay only the first rows of the readings.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to work: absent or empty; else ./lakemq-cluster.")
+    ] = None,
+) -> None:
+    """Kill a node while devices publish, and count what is stored.
+
+    Starts nodes on this machine, has 13 MQTT devices publish real readings to a topic of three
+    replicas, kills the leader of a partition with SIGKILL in the middle, and counts all readings at
+    the end. Needs LakeMQ's source, which has the readings, and its extra `demo`.
+    """
+    root = Path(lakemq.__file__).resolve().parents[1]
+    if not (root / "examples" / "cluster" / "demo.py").is_file():
+        fail("the demo's readings come with LakeMQ's source: run this where it is checked out")
+    command = [sys.executable, "-m", "examples.cluster.demo", "--nodes", str(nodes)]
+    command += [] if rows is None else ["--rows", str(rows)]
+    command += [] if folder is None else ["--folder", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    raise typer.Exit(subprocess.run(command, env=environment, check=False).returncode)
 
 
 def _print(found: Rebalance) -> None:

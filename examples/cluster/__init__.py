@@ -1,0 +1,1 @@
+"""Three nodes, one of which is killed while devices publish."""
