@@ -1,0 +1,1 @@
+"""Load on clusters of real processes."""
