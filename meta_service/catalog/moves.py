@@ -29,7 +29,7 @@ from lakemq.meta_service.catalog.command_codec import (
 from lakemq.meta_service.catalog.control_commands import ACTIVE, REPLICAS_MAX, TOPICS_MAX
 from lakemq.meta_service.catalog.draft import Draft
 from lakemq.meta_service.catalog.entries import check_flag
-from lakemq.meta_service.catalog.nodes import all_nodes
+from lakemq.meta_service.catalog.nodes import all_nodes, holds_replicas
 from lakemq.meta_service.catalog.tables import pack, unpack
 from lakemq.meta_service.catalog.topics import count_replicas, find_topic, save_topic, topic_key
 
@@ -179,16 +179,21 @@ def end_move(partition: PartitionDescription, states: Mapping[str, str]) -> Part
 def start_moves(draft: Draft, command: StartMoves) -> Any:
     """[[topic, partition], ...] of the moves begun; those whose epoch has passed are left out.
 
-    Raises InvalidArgument when a target names a node that is not registered.
+    Raises InvalidArgument when a target names a node that is not registered, or whose roles let it
+    hold no replicas.
     """
-    known = {node.node_id: node.state for node in all_nodes(draft)}
+    paged = draft.state.feature_level >= CLUSTER_LEVEL
+    known = {
+        node.node_id: node.state for node in all_nodes(draft) if not paged or holds_replicas(node)
+    }
     by_topic: dict[str, dict[int, Move]] = {}
     for move in command.moves:
         if unknown := set(move[4]) - known.keys():
-            raise InvalidArgument(f"move.target: {', '.join(sorted(unknown))} is not registered")
+            raise InvalidArgument(
+                f"move.target: {', '.join(sorted(unknown))} is not registered, or holds no replicas"
+            )
         by_topic.setdefault(move[0], {})[move[2]] = move
     begun = []
-    paged = draft.state.feature_level >= CLUSTER_LEVEL
     for name, moves in by_topic.items():
         own = paged and name.startswith(INTERNAL_PREFIXES)
 

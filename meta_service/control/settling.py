@@ -51,6 +51,7 @@ class Settling:
         self._settled: dict[str, Signature] = {}
         self._changed: set[bytes] = set()
         self._changed_s = 0.0
+        self._preferred_s = 0.0
         gateway.listeners.append(self._note)
 
     def _note(self, rows: Sequence[tuple[bytes, Row | None]]) -> None:
@@ -61,7 +62,7 @@ class Settling:
     def restart(self, now_s: float) -> None:
         """This member has become the leader: nothing is known to be settled."""
         self._settled.clear()
-        self._changed_s = now_s
+        self._changed_s = self._preferred_s = now_s
         prefix = len(PAGE_PREFIX)
         self._changed = {key[prefix:] for key, _ in self._gateway.cache.scan(PAGE_PREFIX)}
 
@@ -85,7 +86,10 @@ class Settling:
             # Noted behind the commands: if one fails, the next step tries again.
             self._settled = wanted
             await self._forget([name for name in amiss if name in lost])
-        elif self._changed and now_s - self._changed_s > PREFERRED_S:
+        # Not at once either when a page changes: a leader that has just resigned would get its
+        # partition back.
+        elif self._changed and now_s - max(self._changed_s, self._preferred_s) > PREFERRED_S:
+            self._preferred_s = now_s
             pages, self._changed = sorted(self._changed), set()
             await self._settle(Cluster(nodes, lost), pages, preferred=True)
 

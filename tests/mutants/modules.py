@@ -59,6 +59,10 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "meta_service/catalog/nodes.py": (
         "meta_service/test_meta_control", "meta_service/test_meta_catalog",
     ),
+    "meta_service/catalog/pages/changes.py": ("meta_service/cluster/test_cluster_commands",),
+    "meta_service/catalog/pages/cluster.py": ("meta_service/cluster/test_cluster_commands",),
+    "meta_service/catalog/pages/registration.py": ("meta_service/cluster/test_cluster_commands",),
+    "meta_service/catalog/pages/rows.py": ("meta_service/cluster/test_cluster_commands",),
     "meta_service/catalog/partitions.py": (
         "meta_service/cluster/test_settle", "meta_service/test_meta_control",
         "meta_service/test_meta_balance",
