@@ -7,7 +7,7 @@ to the emptiest, which is the least that levels them. A plan for a cluster that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -81,9 +81,14 @@ def repair(
 def wants_repair(topic: TopicDescription, partition: PartitionDescription, dead: set[str]) -> bool:
     """Whether `repair` would look at the partition."""
     home = partition.target or partition.replicas
-    if not home or partition.leader is None or topic.name.startswith(INTERNAL_PREFIXES):
+    if not home or topic.name.startswith(INTERNAL_PREFIXES) or not _can_copy(partition, dead):
         return False
     return (topic.replication not in (0, len(home))) or not dead.isdisjoint(home)
+
+
+def _can_copy(partition: PartitionDescription, dead: Collection[str]) -> bool:
+    # A dead node may be named as the leader, where its records are nowhere else.
+    return partition.leader is not None and partition.leader not in dead
 
 
 class _Planner:
@@ -96,8 +101,8 @@ class _Planner:
         *,
         keeps_without_leader: bool = False,
     ) -> None:
-        """`keeps_without_leader`: nothing can be copied of a partition that no node leads, so it
-        stays where it is."""
+        """`keeps_without_leader`: nothing can be copied of a partition that no live node leads, so
+        it stays where it is."""
         self._racks = {node.node_id: node.rack for node in nodes}
         self._loads = loads
         stays = {n.node_id for n in nodes if n.state in (ACTIVE, FENCED)} - set(leaving)
@@ -115,7 +120,7 @@ class _Planner:
             # No broker copies those: a move of one would never end.
             if not topic.name.startswith(INTERNAL_PREFIXES)
             and partition.replicas
-            and (partition.leader or not keeps_without_leader)
+            and (not keeps_without_leader or _can_copy(partition, leaving))
         ]
         self._held: dict[str, dict[int, None]] = {node: {} for node in stays}
         self._leads = dict.fromkeys(self._racks, 0)

@@ -20,7 +20,7 @@ from lakemq.meta_service.catalog.pages.commands import (
     SettlePages,
 )
 from lakemq.meta_service.catalog.results import Result
-from lakemq.meta_service.control.balance import repair
+from lakemq.meta_service.control.balance import repair, wants_repair
 from lakemq.meta_service.control.settling import PREFERRED_S, Settling
 from lakemq.meta_service.core.cache import Cache
 from lakemq.meta_service.core.gateway import Gateway
@@ -201,6 +201,10 @@ def test_a_repair_gives_what_the_topic_wants_and_moves_nothing_else() -> None:
     assert target(described(("a", "b", "c"), "b", 1)) == ("b",)
     assert target(described(("b", "a"), "b", 2), "a") == ("b", "c")
     assert target(described(("b", "a"), None, 2), "a") is None, "nothing to copy from"
+    assert target(described(("a",), "a", 1), "a") is None, "it leads, but it is dead"
+    assert not wants_repair(
+        described(("a",), "a", 1), described(("a",), "a", 1).partitions[0], {"a"}
+    )
 
 
 def test_a_move_to_a_node_that_holds_no_replicas_is_refused() -> None:
