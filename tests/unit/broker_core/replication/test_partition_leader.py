@@ -190,6 +190,29 @@ def test_a_refused_addition_counts_no_more() -> None:
     assert lead.wish(REGISTERED, 1.2) is not None
 
 
+def test_only_who_was_refused_has_to_wait() -> None:
+    lead = leader(LogShape([3]), in_sync="a", minimum=1)
+    lead.moved(0.0)
+    lead.asked(said("b", 1), 0.0)
+    wish = lead.wish(REGISTERED, 0.0)
+    assert wish is not None and set(wish.members) == {"a", "b"}
+    lead.wish_answered(wish, WishAnswer(WishCode.INELIGIBLE), 0.0)
+    lead.asked(said("c", 1), 0.1)
+    assert lead.wish(REGISTERED, 0.4) is None, "not at once"
+    later = lead.wish(REGISTERED, 0.5)
+    assert later is not None and set(later.members) == {"a", "c"}
+
+
+def test_replicas_come_and_go_with_the_view() -> None:
+    lead = leader(LogShape([3]))
+    lead.asked(said("c", 1), 0.0)
+    moved = View(3, 11, frozenset("ab"), frozenset("abd"), 2)
+    lead.view_changed(moved, 0.0)
+    assert lead.asked(said("d", 1), 0.0) == Serve(Offset(1))
+    assert lead.asked(said("c", 1), 0.0) == Refuse(Code.NOT_REPLICA, 3)
+    assert lead.numbers("c") is None and not lead.caught_up("c")
+
+
 def test_a_removal_counts_when_it_is_done() -> None:
     log = LogShape([3, 3])
     lead = leader(log)
@@ -227,6 +250,12 @@ def test_after_a_stale_wish_the_view_is_waited_for() -> None:
     assert lead.wish(REGISTERED, 4.0) is None
     lead.view_changed(View(3, 12, ABC, ABC, 2), 4.0)
     assert lead.wish(REGISTERED, 4.0) is not None
+
+
+def test_an_epoch_begins_behind_the_ones_before() -> None:
+    assert leader(LogShape([0, 0])).epoch_start == 2
+    assert leader(LogShape([3, 3], start=7)).epoch_start == 7
+    assert leader(LogShape(start=7)).epoch_start == 7
 
 
 def test_it_is_ready_when_earlier_epochs_are_committed() -> None:
