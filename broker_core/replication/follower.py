@@ -16,6 +16,8 @@ from lakemq.broker_core.replication.types import Ask, Code, Diverging, LeaderSen
 
 RETRY_S: Final = 0.1
 """Pause before the leader is asked again that did not know something yet."""
+NOT_READY_RETRY_S: Final = 0.02
+"""As long as a flush may take."""
 CORRUPT_RETRY_S: Final = 1.0
 
 
@@ -200,6 +202,8 @@ class PartitionFollower:
                     return []
                 self.state = State.WAITING
                 return [AwaitCatalog(send.leader_epoch)]
+            case Code.NOT_READY:
+                return [AskLater(NOT_READY_RETRY_S)]
             case Code.CORRUPT:
                 return [AskLater(CORRUPT_RETRY_S)]
             case _:

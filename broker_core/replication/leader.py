@@ -137,6 +137,9 @@ class PartitionLeader:
         self._maybe_added: frozenset[str] = frozenset()
         """Additions that were not answered: the catalog may still do them."""
         self._wish_after_s = now_s
+        self.deposed = False
+        """The catalog has another leader epoch: nothing is committed any more, and this node is to
+        stop leading, as after `Deposed`."""
         self._stale_below = 0
         """Partition epoch that the catalog has reached, as an answer said; wishes wait for it."""
         self._followers = {
@@ -163,6 +166,8 @@ class PartitionLeader:
         if said.broker_epoch > follower.broker_epoch:
             follower = Progress(said.broker_epoch, self._durable_end, now_s)
             self._followers[said.node] = follower
+        if self._is_undecided(said.ask.offset):
+            return Refuse(Code.NOT_READY, self.view.epoch)
         differs = self._differs(said)
         if differs is not None:
             return differs
@@ -173,6 +178,12 @@ class PartitionLeader:
         follower.durable = max(follower.durable, durable)
         self._measure(follower, now_s)
         return Hold() if follower.full else Serve(said.ask.offset)
+
+    def _is_undecided(self, offset: Offset) -> bool:
+        """Whether the follower's end lies behind what is durable here, and a flush that may fail
+        decides what this log has there: records that it got as a follower, just before it was
+        elected. What is compared must never be taken back."""
+        return offset > self._log.durable_end and self._log.log_end_offset > self._log.durable_end
 
     def _differs(self, said: FollowerAsk) -> Diverging | Restart | None:
         """How the follower's log is no beginning of ours; None: it is one."""
@@ -281,7 +292,7 @@ class PartitionLeader:
                 if follower.durable >= self._durable_end:
                     follower.goal, follower.goal_s = durable_end, now_s
             self._durable_end = durable_end
-        if self._has_minimum():
+        if self._has_minimum() and not self.deposed:
             self.high_watermark = max(self.high_watermark, self.copied_end)
         return self.high_watermark
 
@@ -353,7 +364,7 @@ class PartitionLeader:
         `registered`: broker epochs of the nodes that may join, as the catalog says: active or
         draining, not leaving. Call it after `asked`, and twice a second.
         """
-        if self._wish is not None or now_s < self._wish_after_s:
+        if self._wish is not None or self.deposed or now_s < self._wish_after_s:
             return None
         if self.view.partition_epoch < self._stale_below:
             return None
@@ -391,7 +402,13 @@ class PartitionLeader:
         )
 
     def wish_answered(self, wish: InSyncWish, answer: WishAnswer, now_s: float) -> Offset:
-        """What became of a wish that `wish` gave; the high watermark after it."""
+        """What became of a wish that `wish` gave; the high watermark after it.
+
+        `deposed` may be true then: a change may be done and end the leadership at once, as that of
+        a node that is fenced.
+        """
+        if answer.leader_epoch > self.view.epoch:
+            self.deposed = True
         # Not that one: the catalog's view came first, and said what became of it.
         if wish is not self._wish:
             return self.moved(now_s)

@@ -89,7 +89,8 @@ class PartitionRole:
         """What to do now; None: nothing but what is done already.
 
         `active`: this registration was active or draining in the catalog that holds the row, or
-        before. `last_epoch`: of the log's last batch. Rows may come late or twice.
+        before; when that becomes true, every row is to be handed in
+        again. `last_epoch`: of the log's last batch. Rows may come late or twice.
         """
         if (row.epoch, row.partition_epoch) < self._seen:
             return None
@@ -110,7 +111,9 @@ class PartitionRole:
     def _decide(self, row: Assignment, active: bool, last_epoch: int) -> Decision:
         me = self._node_id
         if me not in row.replicas:
-            return Drop()
+            # A row of before the registration may be older than what the disk holds: this node was
+            # named since, and counted.
+            return Drop() if active else Wait("the catalog may have named this node since")
         alone = row.replicas == {me}
         if row.epoch < last_epoch:
             return Wait(f"the log is of epoch {last_epoch}, the catalog's row of {row.epoch}")

@@ -89,6 +89,8 @@ class Code(enum.StrEnum):
     """The node asked does not lead the partition, as far as it knows."""
     NOT_REPLICA = "NOT_REPLICA"
     """The leader's catalog does not name the follower, yet or any more."""
+    NOT_READY = "NOT_READY"
+    """The leader can't compare the logs before a flush has ended: ask again soon."""
     RESTART = "RESTART"
     """What the follower has ends before the leader's log starts: it drops all and begins there."""
     CORRUPT = "CORRUPT"

@@ -49,6 +49,8 @@ class Surroundings(Protocol):
 class Broker:
     """One machine: its disk, and the process that runs on it unless it is down."""
 
+    leader_type = PartitionLeader
+
     def __init__(self, name: str, around: Surroundings) -> None:
         self.name, self.around = name, around
         self.world, self.rng = around.world, around.world.rng
@@ -177,7 +179,7 @@ class Broker:
         self.stop()
         if isinstance(decision, Lead):
             self.log.lead(decision.view.epoch)
-            self.leader = PartitionLeader(
+            self.leader = self.leader_type(
                 self.name,
                 self.broker_epoch,
                 decision.view,
@@ -333,6 +335,9 @@ class Broker:
                 if self.wish is not None and self.wish[0] is wish:
                     self.wish = None
                 self._led()
+                if leader.deposed:
+                    self.stop()
+                    self.role.gave_up(leader.view.epoch)
 
         done: list[WishAnswer] = []
 

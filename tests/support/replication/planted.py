@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from lakemq.broker_core.api.types import Offset
 from lakemq.broker_core.replication import follower, leader, roles
 from lakemq.broker_core.replication.types import (
     Ask,
@@ -66,8 +67,15 @@ def _additions_count_when_done(patch: Patch) -> None:
     )
 
 
+class _Believes(leader.PartitionLeader):
+    def _is_undecided(self, offset: Offset) -> bool:
+        return False
+
+
 class ShipsAtOnce(Broker):
-    """Sends what is not fsynced, and goes on after a failed flush."""
+    """Sends and compares what is not fsynced, and goes on after a failed flush."""
+
+    leader_type = _Believes
 
     def shipped_end(self) -> int:
         return self.log.log_end_offset

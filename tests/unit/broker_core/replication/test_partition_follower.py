@@ -160,6 +160,8 @@ def test_epochs_decide_whom_it_waits_for() -> None:
     unknown = LeaderSend(Offset(1), code=Code.UNKNOWN_EPOCH, leader_epoch=2)
     assert mine.received(unknown) == [AskLater(RETRY_S)]
     assert mine.retry() == [SendAsk(again=True)]
+    soon = mine.received(unknown._replace(code=Code.NOT_READY))[0]
+    assert isinstance(soon, AskLater) and soon.delay_s < RETRY_S
     assert mine.received(stale._replace(leader_epoch=4)) == [AwaitCatalog(4)]
     assert mine.retry() == [] and mine.received(send(1, b"batches")) == []
     refused = stale._replace(leader_epoch=3)  # it is of an older registration

@@ -91,6 +91,20 @@ def test_a_follower_below_the_start_of_the_log_begins_there() -> None:
     assert lead.asked(said("b", 103, last_epoch=-1), 0.0) == Restart(Offset(100))
 
 
+def test_what_a_flush_may_take_back_is_not_compared() -> None:
+    """Records that it got as a follower, and has not fsynced when it is elected."""
+    log = LogShape([1, 1, 1], durable=2)
+    lead = leader(log)
+    ask = said("b", 3, last_epoch=1)
+    answer = lead.asked(ask, 0.0)
+    assert answer == Refuse(Code.NOT_READY, 3) and lead.lag("b") is None
+    assert lead.asked(said("c", 2, last_epoch=1), 0.0) == Serve(Offset(2))
+    del log.epochs[2:]  # the flush fails
+    assert lead.asked(ask, 0.0) == Diverging(1, Offset(2))
+    log.append(1)
+    assert lead.asked(ask, 0.0) == Serve(Offset(3))
+
+
 def test_epochs_of_both_sides_are_compared() -> None:
     lead = leader(LogShape([3]))
     ask = said("b", 1, epoch=2)
@@ -109,14 +123,23 @@ def test_epochs_of_both_sides_are_compared() -> None:
 def test_the_high_watermark_is_the_least_durable_end_of_the_in_sync_set() -> None:
     log = LogShape([3, 3, 3, 3], durable=3)
     lead = leader(log)
-    lead.asked(said("b", 4, 2), 0.0)
+    lead.asked(said("b", 3, 2), 0.0)
     assert lead.moved(0.0) == 0, "c has said nothing"
-    lead.asked(said("c", 4, 4), 0.0)
+    lead.asked(said("c", 3, 3), 0.0)
     assert lead.moved(0.0) == 2
-    lead.asked(said("b", 4, 4), 0.0)
-    assert lead.moved(0.0) == 3, "the leader's own disk counts too"
-    lead.asked(said("b", 4, 1), 0.0)  # overtaken on its way
+    lead.asked(said("b", 3, 1), 0.0)  # overtaken on its way
+    assert lead.moved(0.0) == 2
+    lead.asked(said("b", 3, 3), 0.0)
     assert lead.moved(0.0) == 3
+
+
+def test_the_leaders_own_disk_counts() -> None:
+    log = LogShape([3, 3])
+    lead = leader(log)
+    for node in "bc":
+        lead.asked(said(node, 2), 0.0)
+    log.durable_end = Offset(1)
+    assert lead.moved(0.0) == 1
 
 
 def test_compaction_stays_below_what_all_members_have() -> None:
@@ -237,6 +260,23 @@ def test_an_answer_that_the_watch_overtook_changes_nothing() -> None:
     assert lead.view.partition_epoch == 12, "an old view"
     with pytest.raises(ValueError, match="leader epoch 4"):
         lead.view_changed(View(4, 13, ABC, ABC, 2), 0.0)
+
+
+@pytest.mark.parametrize("code", [WishCode.DONE, WishCode.STALE])
+def test_an_answer_of_a_later_epoch_ends_the_leadership(code: WishCode) -> None:
+    """The catalog let the member join and elected it at once, as this leader is fenced."""
+    log = LogShape([3])
+    lead = leader(log, in_sync="a", minimum=1)
+    lead.moved(0.0)
+    lead.asked(said("b", 1), 0.0)
+    wish = lead.wish(REGISTERED, 0.0)
+    assert wish is not None and not lead.deposed
+    log.append(3)
+    assert lead.wish_answered(wish, WishAnswer(code, 4, 12, frozenset("b")), 0.0) == 1
+    assert lead.deposed
+    lead.asked(said("b", 2), 0.1)
+    assert lead.moved(0.1) == 1, "nothing is committed any more"
+    assert lead.wish(REGISTERED, 9.0) is None
 
 
 def test_after_a_stale_wish_the_view_is_waited_for() -> None:

@@ -61,6 +61,18 @@ def test_a_replica_that_the_catalog_names_no_more_is_dropped() -> None:
     assert role.assigned(row("b", 1, 3, replicas="bcda"), active=True) == Follow("b", 1)
 
 
+def test_nothing_is_dropped_by_a_row_that_may_be_old() -> None:
+    """A process that has just registered may see rows of before: it was named since, and counted
+    upon what its disk holds."""
+    role = PartitionRole("a")
+    old = row("b", 1, 1, replicas="bcd")
+    assert isinstance(role.assigned(old, active=False), Wait)
+    assert role.assigned(row("b", 1, 2, replicas="abcd"), active=False) == Follow("b", 1)
+    role = PartitionRole("a")
+    role.assigned(old, active=False)
+    assert role.assigned(old, active=True) == Drop(), "handed in again"
+
+
 def test_what_an_earlier_registration_was_given_is_not_led() -> None:
     role = PartitionRole("a")
     assert isinstance(role.assigned(row("a", 3, 5), active=False), Wait)
