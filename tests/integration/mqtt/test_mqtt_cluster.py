@@ -252,3 +252,25 @@ def test_a_leader_that_is_killed_and_comes_back_has_each_publish_once(cluster: C
     acknowledged, sent = stream.end()
     assert_once_and_in_order(cluster, "room/killed/", acknowledged, len(sent))
     assert acknowledged == sent
+
+
+def test_with_copies_publishes_go_on_when_a_leader_is_gone(cluster: Cluster) -> None:
+    """What it had acknowledged the next leaders have, and every node hears everything."""
+    with lakemq.connect(cluster.bootstrap) as client:
+        client.admin.alter_topic("rooms", replication=3, min_in_sync=2)
+        until(lambda: all(
+            len(each.in_sync) == 3 for each in client.describe_topic("rooms").partitions
+        ))  # fmt: skip
+    subscriber = Client(cluster, "n2")
+    assert subscriber.subscribe("room/copied/#") == [1]
+    stream = Stream(cluster, "n1", "room/copied/")
+    time.sleep(1)
+    cluster.kill("n3")
+    until(lambda: set(leaders(cluster)) == {"n1", "n2"})
+    time.sleep(1)
+    acknowledged, sent = stream.end()
+    assert acknowledged == sent
+    assert_once_and_in_order(cluster, "room/copied/", acknowledged, len(sent))
+    heard = {subscriber.messages.get(timeout=WAIT_S) for _ in sent}
+    assert heard == sent
+    subscriber.close()
