@@ -244,7 +244,7 @@ async def test_a_leader_resigns_and_an_operator_moves(
         await client.move([("u", 0, 0, target)])
     assert await client.move([("t", 0, new.partition_epoch, target)]) == [("t", 0)]
     task = asyncio.create_task(report_in_sync(client, brokers))
-    moved = await becomes(client, lambda p: p.replicas == target)
+    moved = await becomes(client, lambda p: p.replicas == target and not p.target)
     assert moved.leader == new.leader and moved.leader_epoch == 1, "it goes on in its epoch"
     task.cancel()
 
@@ -273,6 +273,7 @@ async def test_replicas_of_a_dead_node_are_placed_elsewhere(
     (free,) = set("abc") - set(old.replicas)
     task = asyncio.create_task(report_in_sync(client, brokers))
     await brokers[old.leader or ""].kill()
-    new = await becomes(client, lambda p: set(p.replicas) == {old.replicas[1], free})
+    wanted = {old.replicas[1], free}
+    new = await becomes(client, lambda p: set(p.replicas) == wanted and not p.target)
     assert set(new.in_sync) == set(new.replicas) and new.leader == old.replicas[1]
     task.cancel()
