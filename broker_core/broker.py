@@ -252,6 +252,11 @@ class CoreBroker:
 
     # -- partitions
 
+    def disowned(self) -> Sequence[tuple[str, int]]:
+        """(topic id, partition) of replicas that this disk can't vouch for since its last start,
+        for the node's registration."""
+        return self._partitions.disowned()
+
     def partition(self, topic: str, partition: int, leader_epoch: int = 0) -> PartitionLog:
         """The log of a partition that this node serves. Raises UnknownTopic, UnknownPartition,
         NotLeader, StaleEpoch."""

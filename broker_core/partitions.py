@@ -80,7 +80,9 @@ class Partitions:
         before = self._topics.get(topic.name)
         for number in range(topic.partitions):
             log = self._logs.get((topic.name, number))
-            if log is None and self._is_assigned(topic, number):
+            if log is None and self._is_withheld(topic, number):
+                self._shared[topic.name, number] = Place(topic.topic_id, number)
+            elif log is None and self._is_assigned(topic, number):
                 log = await self._storage.open_partition(topic, number)
                 self._logs[topic.name, number] = log
                 await self._take_part(topic, number, log)
@@ -94,6 +96,14 @@ class Partitions:
         # Last: `log` finds a partition only when its log is open.
         self._topics[topic.name] = topic
         self._names[topic.topic_id] = topic.name
+
+    def _is_withheld(self, topic: TopicInfo, partition: int) -> bool:
+        """Whether this disk has lost the replica and the catalog has not been told: opened now, it
+        would be an empty one that counts as whole after another crash."""
+        return (
+            not self._assignments.active
+            and (topic.topic_id, partition) in self._disowned(topic)
+        )  # fmt: skip
 
     def _has_moved_away(self, topic: TopicInfo, partition: int) -> bool:
         """Whether other nodes have the partition instead of this one, and one of them leads it."""
@@ -219,6 +229,20 @@ class Partitions:
         leader = leadership(info, partition).leader
         detail = f"led by {leader}" if leader else "no node leads it"
         return PartitionStatus(partition, "remote", 0, 0, 0, 0, 0, detail)
+
+    def disowned(self) -> list[tuple[str, int]]:
+        """(topic id, partition) of replicas of which this disk has lost something, and which other
+        nodes have too: the catalog is not to count on them before they have been copied again."""
+        return [place for topic in self.topics() for place in self._disowned(topic)]
+
+    def _disowned(self, topic: TopicInfo) -> list[tuple[str, int]]:
+        return [
+            (each.topic_id, each.partition)
+            for each in self._storage.disowned()
+            if each.topic_id == topic.topic_id
+            and not is_internal(topic.name)
+            and is_shared(leadership(topic, each.partition), self._node_id)
+        ]
 
     def together(self) -> AbstractContextManager[None]:
         """As `Storage.together`."""

@@ -341,6 +341,7 @@ class Node:
             NodeLoad(self.data_dir),
             self._fail,
             self.broker.replicas,
+            self.broker.disowned(),
         )
         await registration.start()
         self._stack.push_async_callback(registration.stop)

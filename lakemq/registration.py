@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from lakemq.broker_core.api.errors import StartupError
@@ -53,15 +53,18 @@ class Registration:
         load: Callable[[], Mapping[str, float]],
         on_refused: Callable[[str], None],
         partitions: LedPartitions,
+        disowned: Sequence[tuple[str, int]] = (),
     ) -> None:
         """`load()`: figures for heartbeats. `on_refused(message)`: another process holds this node
-        id or a copy of this data folder, so this one must stop."""
+        id or a copy of this data folder, so this one must stop. `disowned`: (topic id, partition)
+        of replicas that are damaged or missing on this disk."""
         self._client = client
         self._wanted = node
         self._node = node
         self._load = load
         self._on_refused = on_refused
         self._partitions = partitions
+        self._disowned = tuple(disowned)
         self._state = ""
         self._activating: asyncio.Task[None] | None = None
         self._active = asyncio.Event()
@@ -99,7 +102,9 @@ class Registration:
 
     async def _register(self) -> None:
         await self._end_activating()
-        self._node = await self._client.register_node(self._wanted)
+        self._node = await self._client.register_node(self._wanted, self._disowned)
+        # Told once: what is copied from now on counts.
+        self._disowned = ()
         self._partitions.registered()
 
     async def _run(self) -> None:

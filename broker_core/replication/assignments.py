@@ -38,21 +38,24 @@ class Assignments:
         self._lease = lease
         self._now_s = now_s
         self._roles: dict[Place, PartitionRole] = {}
-        self._active = False
+        self.active = False
+        """Whether the registration has been active."""
+        self._had_lease = False
         replication.on_given_up = self._gave_up
+        replication.on_tick = self._look_at_lease
 
     # -- this node in the catalog
 
     def registered(self) -> None:
         """The node has registered: what it led in an earlier registration has ended."""
-        self._active = False
+        self.active = False
         self._lease.end()
         self._roles.clear()
         self._replication.give_up_all()
 
     def activated(self) -> None:
         """The registration is, or was, active in the catalog that is assigned from now on."""
-        self._active = True
+        self.active = True
 
     # -- partitions
 
@@ -64,9 +67,7 @@ class Assignments:
         role = self._roles.get(place)
         if role is None:
             role = self._roles[place] = PartitionRole(self._node_id)
-        decision = role.assigned(
-            _assignment(held), active=self._active, last_epoch=log.last_epoch()
-        )
+        decision = role.assigned(_assignment(held), active=self.active, last_epoch=log.last_epoch())
         if isinstance(decision, KeepLeading):
             self._replication.view_changed(place, decision.view)
         elif decision is not None:
@@ -95,6 +96,12 @@ class Assignments:
         role = self._roles.get(place)
         if role is not None:
             role.gave_up(epoch)
+
+    def _look_at_lease(self) -> None:
+        had, self._had_lease = self._had_lease, self._lease.held(self._now_s())
+        if had and not self._had_lease:
+            _log.warning("this node may not be the leader of its partitions any more: no heartbeat")
+            self._replication.end_waiting()
 
     async def forget(self, place: Place) -> None:
         """The partition is gone, or has one replica now: the log is left to the caller."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from lakemq.broker_core.api.replica_ports import ReplicaLog
+from lakemq.broker_core.api.types import Acks
 from lakemq.broker_core.replication.in_sync_changes import InSyncChanges
 from lakemq.broker_core.replication.leader import Answer, PartitionLeader
 from lakemq.broker_core.replication.types import (
@@ -70,6 +71,8 @@ class LeadingPartition:
         self.log = log
         self.core = core
         self.stopped = False
+        self.acks_min = Acks.REPLICATED
+        """What appends wait for at least."""
         self._context = context
         self._slots: dict[FollowerSlot, None] = {}
         self._told_shortage = ""
@@ -91,6 +94,17 @@ class LeadingPartition:
         if self._numbers_due is not None:
             self._numbers_due.cancel()
         self._slots.clear()
+
+    def lead(self, acks_min: Acks) -> None:
+        """Have the log take appends, which wait for `acks_min` at least."""
+        self.acks_min = acks_min
+        self.log.lead(self.core.view.epoch, alone=False, acks_min=acks_min)
+
+    def end_waiting(self) -> None:
+        """Appends that wait for followers fail with NotLeader, their outcome open; the leadership
+        goes on. A node that was cut off would keep their producers from the next leader."""
+        self.log.follow(self.core.view.epoch)
+        self.lead(self.acks_min)
 
     # -- followers
 

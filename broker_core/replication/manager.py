@@ -55,6 +55,8 @@ class Replication:
         """Times that this node began to lead."""
         self.on_given_up: Callable[[Place, int], None] = lambda place, epoch: None
         """Called when this node has ended to lead a partition in an epoch on its own."""
+        self.on_tick: Callable[[], None] = lambda: None
+        """Called twice a second."""
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._follow = follow
@@ -92,6 +94,7 @@ class Replication:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            self.on_tick()
             for leading in tuple(self._leading.values()):
                 leading.tick()
 
@@ -127,7 +130,7 @@ class Replication:
         """Raise acks to `acks_min` from now on, where this node leads."""
         leading = self._leading.get(place)
         if leading is not None:
-            leading.log.lead(leading.core.view.epoch, alone=False, acks_min=acks_min)
+            leading.lead(acks_min)
 
     def follow(self, place: Place, name: str, log: ReplicaLog, leader: str, epoch: int) -> None:
         """Follow that leader in that epoch, from a partition that is neither led nor followed. No
@@ -157,6 +160,11 @@ class Replication:
             self._bytes_in += fetcher.bytes_in
             fetcher.close()
         await following.stop()
+
+    def end_waiting(self) -> None:
+        """Appends that wait for followers fail with NotLeader, their outcome open."""
+        for leading in tuple(self._leading.values()):
+            leading.end_waiting()
 
     def give_up_all(self) -> None:
         """Lead nothing any more, in the same turn: appends that wait fail, their outcome open."""

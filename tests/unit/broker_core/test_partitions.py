@@ -14,6 +14,7 @@ import pytest
 from lakemq.broker_core.api.errors import NotLeader, StaleEpoch, UnknownPartition, UnknownTopic
 from lakemq.broker_core.api.types import (
     Acks,
+    Disowned,
     Leadership,
     PartitionStatus,
     TopicConfig,
@@ -55,6 +56,7 @@ class StubStorage:
         self.deleted: list[str] = []
         self.configured: list[TopicInfo] = []
         self.stored = {"a" * 32, "b" * 32}
+        self.damaged: list[Disowned] = []
 
     async def open_partition(self, topic: TopicInfo, partition: int) -> Any:
         self.opened.append((topic.name, partition))
@@ -68,6 +70,9 @@ class StubStorage:
 
     async def stored_topic_ids(self) -> set[str]:
         return self.stored
+
+    def disowned(self) -> list[Disowned]:
+        return self.damaged
 
     async def delete_partition(self, topic_id: str, partition: int) -> None:
         self.deleted.append(f"{topic_id[0]}/{partition}")
@@ -302,3 +307,52 @@ async def test_without_a_lease_nothing_is_served(tmp_path: Path, nodes: TestClus
     lease.answered(1)
     assert partitions.log("t", 0) is not None
     await storage.stop()
+
+
+async def test_when_the_lease_ends_who_waits_is_told(tmp_path: Path, nodes: TestCluster) -> None:
+    """Else a producer would wait at a node that was cut off, while another leads."""
+    storage = JournalStorage(tmp_path / "journal", JournalSettings(free_min_bytes=0))
+    await storage.start()
+    lease, replication = Lease(60), nodes.nodes["me"].replication
+    lease.sent(1, asyncio.get_running_loop().time())
+    lease.answered(1)
+    assignments = assignments_of(nodes.nodes["me"], lease)
+    partitions = Partitions("me", storage, assignments)
+    assignments.activated()
+    await partitions.assign(topic(SHARED))
+    log: Any = partitions.log("t", 0)
+    appended = append(log, batch_of(b"x"))
+    replication.on_tick()
+    await asyncio.sleep(0.05)
+    assert not appended.done()
+    lease.end()
+    replication.on_tick()
+    with pytest.raises(NotLeader):
+        await asyncio.wait_for(appended, 5)
+    assert log.log_end_offset == 1  # it may be committed yet
+    lease.sent(2, asyncio.get_running_loop().time())
+    lease.answered(2)
+    assert partitions.log("t", 0) is log  # in the same epoch, as no other was elected
+    again = append(log, batch_of(b"y"))
+    await asyncio.sleep(0.05)
+    assert not again.done() and log.log_end_offset == 2
+    await storage.stop()
+
+
+async def test_of_replicas_that_other_nodes_have_damage_is_told(
+    partitions: Partitions, storage: StubStorage, assignments: Assignments
+) -> None:
+    storage.damaged = [
+        Disowned(id, number, "its folder is missing", missing=True)
+        for id, number in (("a" * 32, 0), ("a" * 32, 1), ("f" * 32, 0))
+    ]
+    await partitions.assign(topic(ME, SHARED))
+    assert partitions.disowned() == [("a" * 32, 1)]
+    # Nor is it opened before the catalog knows: it would be empty, and pass for whole.
+    assert storage.opened == [("t", 0)]
+    assert partitions.readable_end("t", 1) is None
+    with pytest.raises(NotLeader, match="t/1: me has not begun to lead it"):
+        partitions.log("t", 1)
+    assignments.activated()
+    await partitions.assign(topic(ME, SHARED))
+    assert storage.opened == [("t", 0), ("t", 1)]
