@@ -234,6 +234,10 @@ class CoreBroker:
         """Call `on_change` whenever `nodes` has changed; returns its removal."""
         return self._nodes.watch(on_change)
 
+    def in_touch(self) -> bool:
+        """Whether the node's lease holds, or there is no other node to lead instead."""
+        return len(self._nodes.nodes) < 2 or self.replicas.holds_lease()
+
     async def describe_cluster(self) -> ClusterInfo:
         """Ids, nodes and the state of the MetaService, asked for now. Raises Unavailable."""
         try:

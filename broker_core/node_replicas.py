@@ -76,6 +76,10 @@ class NodeReplicas:
         Raises MetaError."""
         await self._catalog.assign_all(self.assignments.activated)
 
+    def holds_lease(self) -> bool:
+        """Whether this node may lead now."""
+        return self.lease.held(time.monotonic())
+
     async def let_go(self) -> None:
         """The node is leaving: returns when it leads nothing that another node could lead, after
         `LET_GO_MAX_S` at the latest."""

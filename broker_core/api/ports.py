@@ -378,6 +378,10 @@ class Broker(Protocol):
     def watch_nodes(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` whenever `nodes()` has changed; returns its removal."""
 
+    def in_touch(self) -> bool:
+        """Whether this node may believe that it leads what the catalog last said: the MetaService
+        has heard of it in time, or it is the only node."""
+
     async def describe_cluster(self) -> ClusterInfo:
         """Nodes, the MetaService and the plugins of this node. Raises Unavailable."""
 

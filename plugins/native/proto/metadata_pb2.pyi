@@ -52,11 +52,14 @@ class MetadataUpdate(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     GONE_FIELD_NUMBER: _builtins.int
+    NEXT_WITHIN_MS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     node_id: _builtins.str
     """of the node that answers"""
     whole: _builtins.bool
     """this is everything: forget what was known before"""
+    next_within_ms: _builtins.int
+    """another update comes by then, perhaps an empty one; 0: not said"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeAddress]:
         """all of them, when they have changed; else none"""
@@ -78,10 +81,11 @@ class MetadataUpdate(_message.Message):
         nodes: _abc.Iterable[Global___NodeAddress] | None = ...,
         topics: _abc.Iterable[Global___TopicLeaders] | None = ...,
         gone: _abc.Iterable[_builtins.str] | None = ...,
+        next_within_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "gone", b"gone", "node_id", b"node_id", "nodes", b"nodes", "topics", b"topics", "whole", b"whole"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "gone", b"gone", "next_within_ms", b"next_within_ms", "node_id", b"node_id", "nodes", b"nodes", "topics", b"topics", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

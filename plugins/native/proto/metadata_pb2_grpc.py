@@ -46,6 +46,7 @@ class MetadataServicer:
 
     def WatchMetadata(self, request, context):
         """First everything that the caller may describe, then every change, until it is cancelled.
+        Ends with Unavailable when the node has lost touch with the others: ask another one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

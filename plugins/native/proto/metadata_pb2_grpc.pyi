@@ -34,13 +34,17 @@ class MetadataStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> MetadataAsyncStub: ...
     WatchMetadata: _grpc.UnaryStreamMultiCallable[_metadata_pb2.WatchMetadataRequest, _metadata_pb2.MetadataUpdate]
-    """First everything that the caller may describe, then every change, until it is cancelled."""
+    """First everything that the caller may describe, then every change, until it is cancelled.
+    Ends with Unavailable when the node has lost touch with the others: ask another one.
+    """
 
 @_typing.type_check_only
 class MetadataAsyncStub(MetadataStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     WatchMetadata: _aio.UnaryStreamMultiCallable[_metadata_pb2.WatchMetadataRequest, _metadata_pb2.MetadataUpdate]  # type: ignore[assignment]
-    """First everything that the caller may describe, then every change, until it is cancelled."""
+    """First everything that the caller may describe, then every change, until it is cancelled.
+    Ends with Unavailable when the node has lost touch with the others: ask another one.
+    """
 
 class MetadataServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -49,6 +53,8 @@ class MetadataServicer(metaclass=_abc_1.ABCMeta):
         request: _metadata_pb2.WatchMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_metadata_pb2.MetadataUpdate], _abc.AsyncIterator[_metadata_pb2.MetadataUpdate]]:
-        """First everything that the caller may describe, then every change, until it is cancelled."""
+        """First everything that the caller may describe, then every change, until it is cancelled.
+        Ends with Unavailable when the node has lost touch with the others: ask another one.
+        """
 
 def add_MetadataServicer_to_server(servicer: MetadataServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.errors import LakeMQError, Unavailable
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.types import NodeInfo, Operation, Principal, Resource, TopicInfo
 from lakemq.plugins.native.proto import metadata_pb2 as pb
@@ -15,6 +15,9 @@ from lakemq.plugins.native.proto.metadata_pb2_grpc import MetadataServicer
 from lakemq.plugins.native.server.authentication import Context, principal_of
 
 _TOPICS_PER_UPDATE: Final = 1000
+_BEAT_S: Final = 1.0
+"""A client hears something at least so often, and that this node may not lead any more."""
+_NEXT_WITHIN_MS: Final = int(1500 * _BEAT_S)
 
 
 class _Watcher:
@@ -74,7 +77,7 @@ class MetadataService(MetadataServicer):
         self, request: pb.WatchMetadataRequest, context: Context
     ) -> AsyncIterator[pb.MetadataUpdate]:
         """The topics and nodes that the caller asks for, and then each change of them, until the
-        call ends."""
+        call ends; an empty update where nothing changes. Raises Unavailable."""
         principal = await principal_of(self._broker, context)
         watcher = _Watcher(frozenset(request.topics))
         for topic in self._broker.topics():
@@ -86,11 +89,16 @@ class MetadataService(MetadataServicer):
             while not self._stopping:
                 # Before the look at what changed: what changes from now on wakes it again.
                 watcher.woken.clear()
-                if whole or watcher.changed or watcher.nodes_changed:
-                    yield self._update(watcher, principal, whole)
-                    whole = False
-                else:
-                    await watcher.woken.wait()
+                if not self._broker.in_touch():
+                    raise Unavailable(
+                        f"{self._broker.node_id} has lost the MetaService: others may lead by now"
+                    )
+                yield self._update(watcher, principal, whole)
+                whole = False
+                if not watcher.changed:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_BEAT_S):
+                            await watcher.woken.wait()
         finally:
             self._watchers.discard(watcher)
 
@@ -99,7 +107,10 @@ class MetadataService(MetadataServicer):
         for name in names:
             del watcher.changed[name]
         update = pb.MetadataUpdate(
-            cluster_id=self._broker.cluster_id, node_id=self._broker.node_id, whole=whole
+            cluster_id=self._broker.cluster_id,
+            node_id=self._broker.node_id,
+            whole=whole,
+            next_within_ms=_NEXT_WITHIN_MS,
         )
         if watcher.nodes_changed:
             watcher.nodes_changed = False

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
@@ -23,7 +24,14 @@ GAP_S = 0.002
 class Load:
     """Idempotent producers and a reader of one topic, on an event loop of their own."""
 
-    def __init__(self, cluster: Cluster, topic: str, producers: int = 2) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, producers: int = 2, bootstrap: str = ""
+    ) -> None:
+        """`bootstrap`: the only node that the reader and the first producer are told of; empty:
+        all, as the others are."""
+        self._bootstrap = bootstrap or cluster.bootstrap
+        self.acks: Counter[int] = Counter()
+        """Of each producer."""
         self.cluster, self.topic = cluster, topic
         self.acked: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         """By partition: (producer, number, offset), in the order in which they were sent."""
@@ -46,9 +54,19 @@ class Load:
         """Until so many records more are acknowledged."""
         goal, deadline = self.cluster.history.acks + more, time.monotonic() + timeout_s
         while self.cluster.history.acks < goal:
-            assert not self.failures, self.failures
-            assert time.monotonic() < deadline, "no acks"
-            time.sleep(0.01)
+            self._wait(deadline)
+
+    def until_each_acked(self, more: int, timeout_s: float = 60.0) -> None:
+        """Until so many more of each producer are."""
+        goals = [self.acks[number] + more for number in range(self._producers)]
+        deadline = time.monotonic() + timeout_s
+        while any(self.acks[number] < goal for number, goal in enumerate(goals)):
+            self._wait(deadline)
+
+    def _wait(self, deadline: float) -> None:
+        assert not self.failures, self.failures
+        assert time.monotonic() < deadline, "no acks"
+        time.sleep(0.01)
 
     def stop(self) -> None:
         """Wait for all acks; raise what went wrong; check the order of each producer."""
@@ -72,7 +90,8 @@ class Load:
 
     async def _all(self) -> None:
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(
+            client = await stack.enter_async_context(lakemq.Client(self._bootstrap, timeout_s=100))
+            other = await stack.enter_async_context(
                 lakemq.Client(self.cluster.bootstrap, timeout_s=100)
             )
             description = await client.describe_topic(self.topic)
@@ -82,7 +101,8 @@ class Load:
             ]
             try:
                 await asyncio.gather(
-                    *(self._produce(client, number) for number in range(self._producers))
+                    self._produce(client, 0),
+                    *(self._produce(other, number) for number in range(1, self._producers)),
                 )
             finally:
                 for reader in readers:
@@ -124,6 +144,7 @@ class Load:
         now = time.monotonic()
         self.gap_max_s = max(self.gap_max_s, now - self.last_ack_s)
         self.last_ack_s = now
+        self.acks[producer] += 1
         self.cluster.history.acked(self.topic, placed.partition, placed.offset, value)
         place = TopicPartition(self.topic, placed.partition)
         self.acked.setdefault(place, []).append((producer, number, placed.offset))

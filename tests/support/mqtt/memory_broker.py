@@ -135,6 +135,9 @@ class MemoryBroker:
     def nodes(self) -> Sequence[NodeInfo]:
         return ()
 
+    def in_touch(self) -> bool:
+        return True
+
     def watch_nodes(self, on_change: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
 

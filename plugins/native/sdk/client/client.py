@@ -33,7 +33,7 @@ from lakemq.plugins.native.sdk.net.addresses import Bootstrap
 from lakemq.plugins.native.sdk.net.cluster_view import METADATA_LAG_S, may_lag
 from lakemq.plugins.native.sdk.net.connection import Connection
 from lakemq.plugins.native.sdk.net.login import Mechanism, login_of
-from lakemq.plugins.native.sdk.net.routes import Routes
+from lakemq.plugins.native.sdk.net.routes import Led, Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 from lakemq.plugins.native.sdk.net.tls import Tls
 from lakemq.plugins.native.sdk.producer.producer import Producer
@@ -255,7 +255,9 @@ class Client:
         """An idempotent producer; use it as an async context manager. `acks` and `compression` are
         taken by name too; acks `all`, Kafka's word, means `replicated`."""
         acks, compression = acks_given(acks), compression_given(compression)
-        answer = await self._stub.InitProducer(pb.InitProducerRequest(), timeout=self.timeout_s)
+        answer = await self.routes.stub("").InitProducer(
+            pb.InitProducerRequest(), timeout=self.timeout_s
+        )
         made = Producer(
             self._connection,
             answer.producer_id,
@@ -318,9 +320,12 @@ class Client:
         )  # fmt: skip
         give_up_s = monotonic() + self.timeout_s
         behind_until_s = monotonic() + METADATA_LAG_S
+        self.routes.start()
         for pause_s in backoff_s():
-            address, request.leader_epoch = self.routes.route(topic, partition)
+            route = self.routes.route(topic, partition)
+            address, request.leader_epoch = route
             call = self.routes.stub(address).Fetch(request)
+            led = Led(self.routes, call, route, topic, partition)
             try:
                 async for answer in call:
                     give_up_s = monotonic() + self.timeout_s
@@ -333,6 +338,7 @@ class Client:
             except LakeMQError as error:
                 failure = error
             finally:
+                del led
                 call.cancel()
             behind = may_lag(failure, address) and monotonic() < behind_until_s
             if not (isinstance(failure, NotLeader) or behind) or monotonic() > give_up_s:

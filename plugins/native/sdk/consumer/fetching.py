@@ -68,6 +68,9 @@ class FetchLoop:
         self._pauses = backoff_s()
         self._tasks: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None
+        self._asked: dict[TopicPartition, str] = {}
+        """Where each is read now."""
+        routes.watch(self._rerouted)
 
     def restart(self, places: Mapping[TopicPartition, Reading]) -> None:
         """Read these from now on, each from its leader; what arrived stays."""
@@ -75,9 +78,11 @@ class FetchLoop:
         # Queued answers stay. Each carries its `Reading`: the consumer drops those whose reading
         # was replaced, so no lock is needed between the two.
         self.stop()
+        self._routes.start()
         by_address: dict[str, list[TopicPartition]] = {}
         for at in self.places:
-            by_address.setdefault(self._routes.route(*at).address, []).append(at)
+            address = self._asked[at] = self._routes.route(*at).address
+            by_address.setdefault(address, []).append(at)
         for address, some in by_address.items():
             task = asyncio.create_task(self._run(address, some))
             self._tasks.add(task)
@@ -91,6 +96,12 @@ class FetchLoop:
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
+        self._asked.clear()
+
+    def _rerouted(self) -> None:
+        """Metadata has changed: a former leader may not be able to say that it is one."""
+        if any(self._routes.view.led_elsewhere(*at, there) for at, there in self._asked.items()):
+            self._restart_soon()
 
     def _restart_soon(self) -> None:
         """A stream broke, or a partition moved: restart all of them shortly."""

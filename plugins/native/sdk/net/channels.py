@@ -13,7 +13,7 @@ from typing import Any, Final, Self, cast
 
 import grpc
 
-from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
 from lakemq.plugins.native.sdk.net.errors import CLOSED, error_from
 
 _STATUS: Final = "_handle_status_once_received"
@@ -86,12 +86,13 @@ class AsyncChannel(_Channel):
 class AsyncStream:
     """A call whose responses are iterated; that raises `LakeMQError`s."""
 
-    __slots__ = ("_address", "_answers", "_call")
+    __slots__ = ("__weakref__", "_address", "_answers", "_call", "_ended")
 
     def __init__(self, call: Any, address: str) -> None:
         self._call = call
         self._address = address
         self._answers: AsyncIterator[Any] = call.__aiter__()
+        self._ended: LakeMQError | None = None
 
     def __aiter__(self) -> Self:
         return self
@@ -100,7 +101,18 @@ class AsyncStream:
         try:
             return await self._answers.__anext__()
         except grpc.RpcError as error:
-            raise error_from(error, self._address) from None
+            raise self._ended or error_from(error, self._address) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            # Of a call that was cancelled gRPC says the same as of a reader that was.
+            if self._ended is None or task is None or task.cancelling():
+                raise
+            raise self._ended from None
+
+    def end(self, error: LakeMQError) -> None:
+        """Cancel the call: its reader gets `error`. What it has done is not known."""
+        self._ended = self._ended or error
+        self.cancel()
 
     def cancel(self) -> None:
         """End the call, and the task in which gRPC reads the caller's requests: gRPC keeps that one

@@ -12,7 +12,7 @@ class Route(NamedTuple):
     """Where to ask for a partition."""
 
     address: str
-    """`host:port`; empty: the node we are connected to."""
+    """`host:port`; empty: the node that tells metadata."""
     epoch: int
     """Of the leadership, to be sent along; 0: not known."""
 
@@ -33,7 +33,7 @@ class ClusterView:
     def __init__(self) -> None:
         self.version = 0
         self.node_id = ""
-        """The node we are connected to."""
+        """The node that tells metadata."""
         self._addresses: dict[str, str] = {}
         self._leaders: dict[str, list[tuple[str, int]]] = {}
         """Topic -> (leader, epoch) by partition."""
@@ -79,6 +79,24 @@ class ClusterView:
             return Route("", epoch)
         # A leader without a known address: ask the bootstrap node, whose refusal carries it.
         return Route(self._addresses.get(leader, ""), epoch)
+
+    def address_of(self, node_id: str) -> str:
+        """`host:port` of the node; empty if it is not known."""
+        return self._addresses.get(node_id, "")
+
+    def addresses(self) -> list[str]:
+        """Of all nodes that are known, by their ids."""
+        return [self._addresses[node] for node in sorted(self._addresses)]
+
+    def led_elsewhere(self, topic: str, partition: int, address: str) -> bool:
+        """Whether another node than the one at `address` (as in `Route`) is known to lead."""
+        leaders = self._leaders.get(topic, [])
+        if not 0 <= partition < len(leaders):
+            return False
+        leader = leaders[partition][0]
+        if not leader or (leader != self.node_id and leader not in self._addresses):
+            return False
+        return self.route(topic, partition).address != address
 
     def learn(self, topic: str, partition: int, error: NotLeader) -> bool:
         """Take the leader that a node named; whether that was new, and of use."""

@@ -38,7 +38,7 @@ class Connection:
         self.channel = self._open(bootstrap)
         """To the node that the client is connected to."""
         self.stub: NativeAsyncStub = wire.native_stub(self.channel)
-        self.routes = Routes(self.channel, self._open)
+        self.routes = Routes(self.channel, self._open, bootstrap)
         """Who leads which partition, and a channel to each."""
 
     def _open(self, address: str) -> grpc.aio.Channel:
@@ -71,7 +71,7 @@ class Connection:
 
     async def _describe(self, names: Sequence[str]) -> list[TopicOffsets]:
         request = pb.DescribeRequest(topics=names)
-        answer = await self.stub.Describe(request, timeout=self.timeout_s)
+        answer = await self.routes.stub("").Describe(request, timeout=self.timeout_s)
         elsewhere = wire.led_elsewhere(answer)
         if elsewhere:
             asked = [self._describe_at(*each) for each in elsewhere.items()]

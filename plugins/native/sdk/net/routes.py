@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -14,25 +15,48 @@ from lakemq.plugins.native.proto.metadata_pb2_grpc import MetadataStub
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.cluster_view import ClusterView, Route
 from lakemq.plugins.native.sdk.net.errors import Unimplemented
+from lakemq.plugins.native.sdk.net.guide_channel import GuideChannel
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 
-if TYPE_CHECKING:  # exist in the stub files only
-    from lakemq.plugins.native.proto.metadata_pb2_grpc import MetadataAsyncStub
+if TYPE_CHECKING:  # exists in the stub file only
     from lakemq.plugins.native.proto.native_pb2_grpc import NativeAsyncStub
 
 
+SILENT_S: Final = 3.0
+"""A node whose metadata stream says nothing for so long is left for another."""
+_FIRST_S: Final = 1.5
+_FIRST_MAX_S: Final = 6.0
+"""How long a node has to begin with its metadata: less is asked of it than in later rounds."""
+
+
 class Routes:
-    """Where to ask for each partition. What is not known is asked of the node that the client is
-    connected to, which names the leader if it is another."""
+    """Where to ask for each partition. What is not known is asked of the *guide*: the node that the
+    client is connected to or, when that goes quiet, another; it names the leader if it leads not
+    itself."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, open_channel: Callable[[str], grpc.aio.Channel]
+        self,
+        channel: grpc.aio.Channel,
+        open_channel: Callable[[str], grpc.aio.Channel],
+        bootstrap: str,
+        *,
+        silent_s: float = SILENT_S,
+        first_s: float = _FIRST_S,
     ) -> None:
+        """`bootstrap`: addresses with commas between, to which `channel` leads. `silent_s`: a node
+        that says nothing for so long is left. `first_s`: what another one has to answer."""
         self.view = ClusterView()
         self._open = open_channel
         self._channel = channel
-        self._stub: NativeAsyncStub = wire.native_stub(channel)
-        self._metadata: MetadataAsyncStub = MetadataStub(channel)
+        self.guide = GuideChannel(channel)
+        """To the node that tells metadata: the one that the client is connected to until that goes
+        quiet."""
+        self._bootstrap = bootstrap.split(",")
+        # Of several, gRPC has chosen one: which, the view knows once that has answered.
+        self._guide_address = bootstrap
+        self._silent_s, self._first_s = silent_s, first_s
+        self._followers: set[weakref.WeakMethod[Callable[[], None]]] = set()
+        self._stub: NativeAsyncStub = wire.native_stub(self.guide)
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._stubs: dict[str, NativeAsyncStub] = {}
         self._task: asyncio.Task[None] | None = None
@@ -60,7 +84,7 @@ class Routes:
         return self.view.learn(topic, partition, error)
 
     def stub(self, address: str) -> NativeAsyncStub:
-        """Calls on the node there; empty: on the one that the client is connected to."""
+        """Calls on the node there; empty: on the guide."""
         if not address:
             return self._stub
         stub = self._stubs.get(address)
@@ -76,22 +100,70 @@ class Routes:
             self._channels[address] = self._open(address)
         return self._channels[address]
 
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Call a method when metadata has changed, from now on until its object is collected."""
+        self._followers.add(weakref.WeakMethod(on_change, self._followers.discard))
+
     async def _follow(self) -> None:
+        """Metadata of one node at a time. Another one that tells it instead is asked what is not
+        known from then on; what is a node's own, such as groups, stays where the client is
+        connected to."""
         pauses = backoff_s()
+        # The guide comes first, and last of each further round.
+        waiting, first_s = [""], self._first_s
         while True:
-            call = self._metadata.WatchMetadata(pb.WatchMetadataRequest())
+            address = waiting.pop(0)
             try:
-                async for update in call:
-                    pauses = backoff_s()
-                    self._told(update)
+                if await self._watch(address, first_s):
+                    pauses, first_s, waiting = backoff_s(), self._first_s, []
             except Unimplemented:
                 # Not retried: the broker would be asked for ever for a method that it lacks.
-                return  # an older broker: only errors say who leads
-            except LakeMQError:
-                pass
-            finally:
-                call.cancel()
+                if not address:
+                    return  # an older broker: only errors say who leads
+            if not waiting:
+                waiting = [*self._others(), ""]
+                # On a busy machine or a long way: an answer may take longer.
+                first_s = min(2 * first_s, _FIRST_MAX_S)
             await asyncio.sleep(next(pauses))
+
+    def _others(self) -> list[str]:
+        """Where metadata may be had but from the guide."""
+        guide = (self._guide_address, self.view.address_of(self.view.node_id))
+        known = dict.fromkeys([*self._bootstrap, *self.view.addresses()])
+        return [each for each in known if each and each not in guide]
+
+    async def _watch(self, address: str, first_s: float) -> bool:
+        """Follow what the node there tells until it ends, or is silent for too long; whether it
+        has told anything. Raises Unimplemented."""
+        told = False
+        channel = self.channel(address) if address else self.guide.current
+        call: Any = None
+        try:
+            login = getattr(channel, "login", None)
+            async with asyncio.timeout(first_s):
+                # Streams can't log in themselves.
+                if login is not None:
+                    await login.ensure()
+            call = MetadataStub(channel).WatchMetadata(pb.WatchMetadataRequest())
+            limit_s: float | None = first_s
+            while True:
+                async with asyncio.timeout(limit_s):
+                    update: pb.MetadataUpdate = await anext(call)
+                if address and not told:
+                    self.guide.switch(channel)
+                    self._guide_address = address
+                told = True
+                self._told(update)
+                # An older broker is silent while nothing changes.
+                beat_s = update.next_within_ms / 1000
+                limit_s = max(self._silent_s, 2 * beat_s) if beat_s else None
+        except Unimplemented:
+            raise
+        except (LakeMQError, TimeoutError, StopAsyncIteration):
+            return told
+        finally:
+            if call is not None:
+                call.cancel()
 
     def _told(self, update: pb.MetadataUpdate) -> None:
         view = self.view
@@ -105,3 +177,21 @@ class Routes:
             )
         for name in update.gone:
             view.remove_topic(name)
+        for follower in list(self._followers):
+            on_change = follower()
+            if on_change is not None:
+                on_change()
+
+
+class Led:
+    """A call that ends when metadata says that another node leads its partition. Keep it as long
+    as the call is read."""
+
+    def __init__(self, routes: Routes, call: Any, route: Route, topic: str, partition: int) -> None:
+        self._routes, self._call, self._address = routes, call, route.address
+        self._place = (topic, partition)
+        routes.watch(self._rerouted)
+
+    def _rerouted(self) -> None:
+        if self._routes.view.led_elsewhere(*self._place, self._address):
+            self._call.end(NotLeader("another node leads the partition by now"))

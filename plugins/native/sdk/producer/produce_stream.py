@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from lakemq.plugins.native.sdk.net.channels import AsyncStream
 from lakemq.plugins.native.sdk.producer.accumulator import ProducerBatch
 
 
@@ -15,3 +16,5 @@ class ProduceStream:
         """Empty: the node that the client is connected to."""
         self.outgoing: asyncio.Queue[ProducerBatch] = asyncio.Queue()
         self.task: asyncio.Task[None] | None = None
+        self.call: AsyncStream | None = None
+        """Under way; None: between two."""

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from lakemq.broker_core.api.errors import (
     InvalidRequest,
@@ -68,6 +68,10 @@ _BEHIND_ATTEMPTS: Final = 8
 """Some 5 s: as long may a node take to hear of a topic that another has made."""
 
 
+_FORMER_LEADER_S: Final = 0.5
+"""How long a node that leads no more may take to say so, before its stream is ended."""
+
+
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -112,6 +116,7 @@ class Producer:
         self._deadline_ms = 0
         """Of the records that are taken now; replaced with every flush."""
         connection.routes.start()
+        connection.routes.watch(self._rerouted)
         self._view_version = 0
         self._stream_to("")
 
@@ -360,13 +365,38 @@ class Producer:
         batch.address, batch.leader_epoch = route
         self._stream_to(route.address).outgoing.put_nowait(batch)
 
+    def _rerouted(self) -> None:
+        """Metadata has changed: a former leader has a moment to answer what waits for it."""
+        for stream in self._streams.values():
+            waiting = self._led_elsewhere(stream)
+            if waiting:
+                self._loop.call_later(_FORMER_LEADER_S, self._leave, stream, waiting)
+
+    def _led_elsewhere(self, stream: ProduceStream) -> set[tuple[int, int]]:
+        """(request id, attempt) of batches that wait there though another node leads by now."""
+        elsewhere = self._connection.routes.view.led_elsewhere
+        return {
+            (each.request_id, each.attempts)
+            for each in self._accumulator.in_flight()
+            if each.address == stream.address
+            and elsewhere(each.topic, each.partition, each.address)
+        }
+
+    def _leave(self, stream: ProduceStream, waiting: set[tuple[int, int]]) -> None:
+        """End a call that has not answered those: it is left open whether they are stored."""
+        # The whole call, not these batches alone: an answer that comes after the batch was sent
+        # elsewhere would be taken for one from there.
+        if stream.call is not None and waiting & self._led_elsewhere(stream):
+            stream.call.end(NotLeader("a former leader does not answer"))
+
     async def _drive(self, stream: ProduceStream) -> None:
         """Keep a stream open; on a broken one, send again what has no answer, in order."""
         pauses = backoff_s()
         while True:
-            call = None
+            call: Any = None
             try:
                 call = self._connection.routes.stub(stream.address).Produce(self._requests(stream))
+                stream.call = call
                 async for answer in call:
                     # An answer proves that the node is back: the next failure begins with short
                     # pauses again.
@@ -377,6 +407,7 @@ class Producer:
             except LakeMQError as error:
                 failure = error
             finally:
+                stream.call = None
                 if call is not None:
                     call.cancel()
             self.last_failure = failure
