@@ -13,6 +13,7 @@ from lakemq.meta_service.api.auth import AuthChange, AuthCopy, User
 from lakemq.meta_service.api.errors import UnsupportedCommand
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.types import TopicChange
+from lakemq.meta_service.catalog.command_codec import FEATURE_LEVEL
 from tests.support.meta.group import Group
 
 pytestmark = pytest.mark.fault
@@ -58,7 +59,7 @@ async def test_new_commands_wait_until_every_member_knows_them(group: Group) -> 
     await put_when_allowed(client, "late")
     assert [user.name for user in await client.users()] == ["late"]
     status = await client.status()
-    assert int(status.detail["feature_level"]) == 3
+    assert int(status.detail["feature_level"]) == FEATURE_LEVEL
     await client.close()
 
 
