@@ -263,6 +263,8 @@ class Bridge:
             await asyncio.sleep(min(_MAINTAIN_S, settings.commit_ms / 1000))
             now_ms = _now_ms()
             self.source.open_cursors(first=False)
+            # Records may be there already of a partition that is new, or that has a leader again.
+            self._wake.set()
             if now_ms - kept_ms >= settings.commit_ms and self.outbox.changed:
                 kept_ms = now_ms
                 self.receiver.advance()
