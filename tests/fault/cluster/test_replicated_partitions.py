@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -101,6 +102,16 @@ def until_in_sync(cluster: Cluster, topic: str, members: int = 3) -> float:
     )
 
 
+def read_until(
+    client: lakemq.SyncClient, topic: str, last: bytes, seen: list[bytes | None]
+) -> None:
+    """Values of partition 0, up to `last`, by one stream of the blocking client."""
+    for record in client.consume(topic, partition=0, follow=True):
+        seen.append(record.value)
+        if record.value == last:
+            return
+
+
 def test_leaders_are_killed_one_after_the_other(cluster: Cluster) -> None:
     topic = made(cluster, "both")
     load, mqtt = Load(cluster, topic), MqttLoad(cluster, topic)
@@ -156,12 +167,18 @@ def test_clients_leave_a_leader_that_is_cut_off(cluster: Cluster) -> None:
         load.start()
         load.until_each_acked(100)
         cluster.send(blocking, topic, b"before", partition=0)
+        seen: list[bytes | None] = []
+        reader = threading.Thread(target=read_until, args=(blocking, topic, b"cut off", seen))
+        reader.start()
+        until(lambda: b"before" in seen)
         cluster.isolate(name)
         until(lambda: all(each.leader != name for each in partitions(cluster, topic)))
         began = time.monotonic()
         cluster.send(blocking, topic, b"cut off", partition=0)
         load.until_each_acked(100, UNREACHABLE_MAX_S)
         print(f"everybody goes on {time.monotonic() - began:.1f} s after another node leads")
+        reader.join(UNREACHABLE_MAX_S)
+        assert seen[-1] == b"cut off" and len(seen) == len(set(seen))
         assert time.monotonic() - began < UNREACHABLE_MAX_S
     cluster.heal()
     load.until_each_acked(100)

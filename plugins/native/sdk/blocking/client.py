@@ -261,6 +261,8 @@ class SyncClient:
         `wanted`: only such records. `on_corrupt`: see `OnCorrupt`.
         """
         reader = _Reader(topic, wanted, on_corrupt)
+        if follow:
+            self._call(self._follow_metadata)
         description = self.describe_topic(topic)
         chosen = [each for each in description.partitions if partition in (None, each.partition)]
         if not chosen:
@@ -280,6 +282,9 @@ class SyncClient:
                     yield from reader.records(number, batch, first)
                     if stop:
                         return
+
+    async def _follow_metadata(self, client: Client) -> None:
+        self._routes.follow(client.routes)
 
     def _follow(
         self, starts: Mapping[int, int], stop: Sequence[object], reader: _Reader

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
@@ -18,12 +20,26 @@ from lakemq.plugins.native.sdk.net.cluster_view import (
     Route,
     may_lag,
 )
+from lakemq.plugins.native.sdk.net.routes import Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 
 
+@dataclass(slots=True)
+class _Call:
+    """A fetch under way."""
+
+    call: Any
+    address: str
+    epoch: int
+    topic: str
+    partition: int
+    left: bool = False
+    """Ended because another node leads."""
+
+
 class SyncRoutes:
-    """Who leads which partition, as refusals have told, and a channel to each. Safe to share
-    between threads."""
+    """Who leads which partition, as refusals and metadata have told, and a channel to each. Safe to
+    share between threads."""
 
     def __init__(
         self,
@@ -36,6 +52,8 @@ class SyncRoutes:
         self._home: NativeStub = wire.native_stub(channel)
         self._channels: dict[str, grpc.Channel] = {}
         self._stubs: dict[str, NativeStub] = {}
+        self._told: Routes | None = None
+        self._calls: dict[int, _Call] = {}
 
     def close(self) -> None:
         """Close the channels to other nodes."""
@@ -46,7 +64,29 @@ class SyncRoutes:
     def route(self, topic: str, partition: int) -> Route:
         """Where to fetch a partition, as far as known."""
         with self._lock:
-            return self._view.route(topic, partition)
+            route = self._view.route(topic, partition)
+            if self._told is not None:
+                told = self._told.leader_at(topic, partition)
+                # Leader epochs only grow: the higher one is the newer knowledge.
+                if told.epoch > route.epoch or (told.address and told.epoch == route.epoch):
+                    return told
+            return route
+
+    def follow(self, routes: Routes) -> None:
+        """Use the metadata of an asyncio client. Called on its event loop, twice does no harm."""
+        routes.start()
+        self._told = routes
+        routes.watch(self._rerouted)
+
+    def _rerouted(self) -> None:
+        """End calls to former leaders, which may not be able to say that they are."""
+        with self._lock:
+            calls = list(self._calls.values())
+        for each in calls:
+            there = self.route(each.topic, each.partition)
+            if there.address != each.address and there.epoch > each.epoch:
+                each.left = True
+                each.call.cancel()
 
     def learn(self, topic: str, partition: int, error: LakeMQError) -> bool:
         """Whether the error tells where to ask instead, or that it is worth asking again."""
@@ -80,6 +120,9 @@ class SyncRoutes:
             call = self.stub(address).Fetch(request)
             if not opened(call):
                 return
+            noted = _Call(call, address, request.leader_epoch, request.topic, request.partition)
+            with self._lock:
+                self._calls[id(noted)] = noted
             try:
                 for answer in call:
                     # Progress: the time-out counts from the last answer.
@@ -89,7 +132,11 @@ class SyncRoutes:
                     request.offset = answer.next_offset
                 return
             except LakeMQError as error:
-                self._check_again(request, address, error, give_up_s, behind_until_s)
+                if not noted.left:
+                    self._check_again(request, address, error, give_up_s, behind_until_s)
+            finally:
+                with self._lock:
+                    del self._calls[id(noted)]
             time.sleep(pause_s)
 
     def _check_again(

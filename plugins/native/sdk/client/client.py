@@ -320,7 +320,8 @@ class Client:
         )  # fmt: skip
         give_up_s = monotonic() + self.timeout_s
         behind_until_s = monotonic() + METADATA_LAG_S
-        self.routes.start()
+        if follow:
+            self.routes.start()
         for pause_s in backoff_s():
             route = self.routes.route(topic, partition)
             address, request.leader_epoch = route

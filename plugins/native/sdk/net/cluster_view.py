@@ -84,6 +84,15 @@ class ClusterView:
         """`host:port` of the node; empty if it is not known."""
         return self._addresses.get(node_id, "")
 
+    def leader_at(self, topic: str, partition: int) -> Route:
+        """As `route`, with the leader's address also if it is the node that tells metadata; safe to
+        call from any thread."""
+        leaders = self._leaders.get(topic, [])
+        if not 0 <= partition < len(leaders):
+            return HERE
+        leader, epoch = leaders[partition]
+        return Route(self._addresses.get(leader, ""), epoch)
+
     def addresses(self) -> list[str]:
         """Of all nodes that are known, by their ids."""
         return [self._addresses[node] for node in sorted(self._addresses)]

@@ -78,6 +78,12 @@ class Routes:
         """Where to ask for a partition, as far as known."""
         return self.view.route(topic, partition)
 
+    def leader_at(self, topic: str, partition: int) -> Route:
+        """As `route`, where empty is the node that the client is connected to, not the guide; safe
+        to call from any thread."""
+        moved = self.guide.current is not self._channel
+        return (self.view.leader_at if moved else self.view.route)(topic, partition)
+
     def learn(self, topic: str, partition: int, error: NotLeader) -> bool:
         """Take the leader that a node named; whether that was new."""
         self.start()
@@ -167,6 +173,7 @@ class Routes:
 
     def _told(self, update: pb.MetadataUpdate) -> None:
         view = self.view
+        version = view.version
         if update.whole:
             view.connected(update.node_id)
         if update.nodes:
@@ -177,6 +184,8 @@ class Routes:
             )
         for name in update.gone:
             view.remove_topic(name)
+        if view.version == version:
+            return  # it only shows that the node is there
         for follower in list(self._followers):
             on_change = follower()
             if on_change is not None:
