@@ -19,7 +19,7 @@ from lakemq.broker_core.api.replica_ports import ReplicaLog
 from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import Acks, Offset, PartitionStatus, TopicInfo
 from lakemq.broker_core.replication.assignments import Assignments, is_shared
-from lakemq.broker_core.replication.types import Place
+from lakemq.broker_core.replication.types import NO_EPOCH, Place
 from lakemq.broker_core.taps import Taps
 from lakemq.broker_core.topic_names import acks_min_of
 
@@ -52,6 +52,8 @@ class Partitions:
         """By topic name and partition."""
         self._shared: dict[tuple[str, int], Place] = {}
         """Of those logs: the ones that have replicas on other nodes too."""
+        self._alone: dict[tuple[str, int], int] = {}
+        """Of those logs: epoch in which this process has led the only replica."""
         self._taps = Taps()
 
     def topics(self) -> list[TopicInfo]:
@@ -115,6 +117,7 @@ class Partitions:
     async def _drop(self, topic: TopicInfo, partition: int) -> None:
         """Delete this node's replica."""
         del self._logs[topic.name, partition]
+        self._alone.pop((topic.name, partition), None)
         self._shared.pop((topic.name, partition), None)
         await self._assignments.forget(Place(topic.topic_id, partition))
         await self._storage.delete_partition(topic.topic_id, partition)
@@ -127,7 +130,10 @@ class Partitions:
             if isinstance(log, ReplicaLog):
                 acks_min = acks_min_of(topic.config, Acks.REPLICATED)
                 name = f"{topic.name}/{partition}"
-                await self._assignments.assign(place, name, log, held, acks_min)
+                await self._assignments.assign(
+                    place, name, log, held, acks_min,
+                    led_alone=self._alone.get((topic.name, partition), NO_EPOCH),
+                )  # fmt: skip
             return
         if self._shared.pop((topic.name, partition), None) is not None:
             await self._assignments.forget(place)
@@ -136,12 +142,14 @@ class Partitions:
         if self._is_led(topic, partition) and isinstance(log, ReplicaLog):
             epoch = max(held.epoch, log.last_epoch())
             log.lead(epoch, alone=True, acks_min=acks_min_of(topic.config, Acks.MEMORY))
+            self._alone[topic.name, partition] = epoch
 
     async def close(self, topic: TopicInfo) -> None:
         """Remove a topic that was deleted: `log` refuses its partitions from now on."""
         del self._topics[topic.name], self._names[topic.topic_id]
         for number in range(topic.partitions):
             self._logs.pop((topic.name, number), None)
+            self._alone.pop((topic.name, number), None)
             if (place := self._shared.pop((topic.name, number), None)) is not None:
                 await self._assignments.forget(place)
         self._taps.closed(topic.name)

@@ -20,7 +20,7 @@ from lakemq.broker_core.replication.roles import (
     PartitionRole,
     Wait,
 )
-from lakemq.broker_core.replication.types import Place
+from lakemq.broker_core.replication.types import NO_EPOCH, Place
 
 _log: Final = logging.getLogger(__name__)
 
@@ -60,13 +60,21 @@ class Assignments:
     # -- partitions
 
     async def assign(
-        self, place: Place, name: str, log: ReplicaLog, held: Leadership, acks_min: Acks
+        self,
+        place: Place,
+        name: str,
+        log: ReplicaLog,
+        held: Leadership,
+        acks_min: Acks,
+        *,
+        led_alone: int = NO_EPOCH,
     ) -> None:
         """Do what the catalog says. `held`: its entry, of which an older one changes nothing.
-        `name`: for messages."""
+        `name`: for messages. `led_alone`: epoch in which this process has led it as the only
+        replica."""
         role = self._roles.get(place)
         if role is None:
-            role = self._roles[place] = PartitionRole(self._node_id)
+            role = self._roles[place] = PartitionRole(self._node_id, led_alone=led_alone)
         decision = role.assigned(_assignment(held), active=self.active, last_epoch=log.last_epoch())
         if isinstance(decision, KeepLeading):
             self._replication.view_changed(place, decision.view)

@@ -71,8 +71,11 @@ class PartitionRole:
     """The role of one node in one partition of one topic id, in one life of its process and one
     registration."""
 
-    def __init__(self, node_id: str) -> None:
+    def __init__(self, node_id: str, *, led_alone: int = NO_EPOCH) -> None:
+        """`led_alone`: epoch in which this process has led the partition as its only replica; it
+        goes on leading in that epoch when others are added."""
         self._node_id = node_id
+        self._led_alone = led_alone
         self._seen = (NO_EPOCH, NO_EPOCH)
         self._over = NO_EPOCH
         """This node takes no part in epochs up to this one any more."""
@@ -129,6 +132,7 @@ class PartitionRole:
         if not alone and not active:
             return Wait(f"epoch {row.epoch} was given to an earlier registration")
         leads = isinstance(self._now, Lead) and self._now.view.epoch == row.epoch
+        leads = leads or row.epoch == self._led_alone
         if not alone and not leads and row.epoch == last_epoch:
             return Wait(f"epoch {row.epoch} was led by an earlier process")
         return Lead(row.view, alone)

@@ -82,6 +82,15 @@ def test_what_an_earlier_registration_was_given_is_not_led() -> None:
     assert isinstance(role.assigned(row("a", 4, 6), active=True, last_epoch=3), Lead)
 
 
+def test_an_only_replica_goes_on_leading_when_others_are_added() -> None:
+    """Its log has records of that epoch, and this very process has appended them."""
+    role = PartitionRole("a", led_alone=3)
+    more = row("a", 3, 5, in_sync="a")
+    assert role.assigned(more, active=True, last_epoch=3) == Lead(more.view, alone=False)
+    role = PartitionRole("a", led_alone=2)
+    assert isinstance(role.assigned(more, active=True, last_epoch=3), Wait)
+
+
 def test_a_row_older_than_the_log_is_waited_out() -> None:
     role = PartitionRole("a")
     assert isinstance(role.assigned(row("b", 3, 5), active=True, last_epoch=4), Wait)
