@@ -55,11 +55,10 @@ test-core: $(READY)  ## what runs without Spark, for another PYTHON in another V
 
 SEEDS ?= 2000
 FIRST ?= $(shell date +%j)0000
-nightly: java $(READY)  ## all simulations with thousands of seeds, other ones every day; faults ten times over
+nightly: java $(READY)  ## simulations and properties with thousands of seeds, other ones every day; faults ten times over
 	LAKEMQ_SEEDS=$(SEEDS) LAKEMQ_FIRST_SEED=$(FIRST) LAKEMQ_FUZZ_ROUNDS=$(SEEDS) LAKEMQ_FUZZ_TIMES=100 \
 	$(BIN)/python -m pytest -q --timeout 14400 -p no:cacheprovider tests/simulation \
-		tests/unit/queues/test_queue_simulation.py tests/unit/native/groups/test_group_simulation.py \
-		tests/integration/native/test_native_fuzz.py tests/unit/test_fuzz_targets.py
+		tests/unit tests/contract tests/integration/native/test_native_fuzz.py
 	$(MAKE) mutants
 	LAKEMQ_FAULT_ROUNDS=10 LAKEMQ_KILLS=20 LAKEMQ_EXPORT_KILLS=1 \
 	$(BIN)/python -m pytest -q --timeout 3600 tests/fault

@@ -1,15 +1,20 @@
-"""Settings that all tests share."""
+"""Settings that all tests share.
+
+Hypothesis draws the same examples in each run, so that a change fails for what it changed; with
+`LAKEMQ_FIRST_SEED` (`make nightly`) it draws other ones each time, and says how to repeat them.
+"""
 
 import os
 
 from hypothesis import HealthCheck, settings
 
-from tests.support.seeds import examples
+from tests.support.seeds import FIRST, examples
 
 # How fast examples are made says something about the machine, not about the code.
 settings.register_profile(
     "lakemq",
     deadline=None,
+    derandomize=FIRST not in os.environ,
     max_examples=examples(100),
     suppress_health_check=[HealthCheck.too_slow],
 )

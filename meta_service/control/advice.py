@@ -17,6 +17,8 @@ from lakemq.meta_service.control.load_history import LoadHistory
 
 HORIZON_H: Final = 12.0
 """A node is ordered, installed and filled within this time."""
+TOLD_H: Final = 24.0 * 365
+"""What is full later than this is not told: such a trend is noise, or no number of hours at all."""
 ROOM: Final = 0.6
 """Part of a limit that must suffice for one node fewer before that is advised: what was just added
 is not advised away."""
@@ -75,6 +77,8 @@ class _Use(NamedTuple):
         if self.per_hour is None or self.per_hour <= 0:
             return text
         left_h = max(0.0, 1.0 - self.mean) / self.per_hour
+        if left_h > TOLD_H:
+            return text
         return f"{text}, +{self.per_hour * 100:.1f} %/h: full in {math.floor(left_h)} h"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakemq.meta_service.api.types import NodeRegistration
@@ -97,6 +97,7 @@ def test_without_nodes_there_is_no_advice() -> None:
     now=st.floats(0.0, 1.0),
     per_hour=st.floats(-0.2, 0.2),
 )
+@example(count=1, now=0.0, per_hour=2.2e-311)
 @settings(max_examples=examples(100), deadline=None)
 def test_with_the_nodes_that_were_wanted_no_more_are(
     count: int, now: float, per_hour: float
