@@ -59,13 +59,15 @@ class CatalogView:
 
     async def assign_all(self, begin: Callable[[], None]) -> None:
         """Read the catalog, and have this node take its part in every topic, also where nothing
-        has changed; `begin()` is called before the first one, and nothing that is older than what
-        was read is applied after it. Raises MetaError."""
+        has changed, and delete what it has no part in any more. `begin()` is called before the
+        first one, and nothing that is older than what was read is applied after it. Raises
+        MetaError."""
         _, topics = await self._meta.topics()
         async with self._changing:
             begin()
             for topic in topics:
                 await self._apply(topic, again=True)
+            await self._partitions.delete_moved_away()
 
     def start(self, revision: int) -> None:
         """Follow the catalog from `revision` on."""

@@ -8,9 +8,11 @@ Internal topics are the exception: until they are replicated, each node keeps it
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import Final
 
 from lakemq.broker_core.api.errors import UnknownTopic
 from lakemq.broker_core.api.leadership import check_leads, check_partition, leadership, leads
@@ -23,13 +25,14 @@ from lakemq.broker_core.replication.types import NO_EPOCH, Place
 from lakemq.broker_core.taps import Taps
 from lakemq.broker_core.topic_names import acks_min_of
 
+_log: Final = logging.getLogger(__name__)
+
 
 class Partitions:
     """The partition logs of this node.
 
     A log is opened when this node leads its partition or shall hold a replica, and then stays open
-    until the topic is deleted or the replica has moved to another node, which deletes it here. What
-    moved while this node was down stays on disk, unopened.
+    until the topic is deleted or the replica has moved to another node, which deletes it here.
     """
 
     def __init__(
@@ -54,6 +57,8 @@ class Partitions:
         """Of those logs: the ones that have replicas on other nodes too."""
         self._alone: dict[tuple[str, int], int] = {}
         """Of those logs: epoch in which this process has led the only replica."""
+        self._settled: set[Place] = set()
+        """Replicas that were found damaged, and count again, or are copied again."""
         self._taps = Taps()
 
     def topics(self) -> list[TopicInfo]:
@@ -81,6 +86,8 @@ class Partitions:
         `Storage.open_partition` does; logs that were opened stay open."""
         before = self._topics.get(topic.name)
         for number in range(topic.partitions):
+            if self._is_to_be_copied_again(topic, number):
+                await self._delete_damaged(topic, number)
             log = self._logs.get((topic.name, number))
             if log is None and self._is_withheld(topic, number):
                 self._shared[topic.name, number] = Place(topic.topic_id, number)
@@ -107,6 +114,29 @@ class Partitions:
             and (topic.topic_id, partition) in self._disowned(topic)
         )  # fmt: skip
 
+    def _is_to_be_copied_again(self, topic: TopicInfo, partition: int) -> bool:
+        """Whether this node's replica was found damaged at the start, and the catalog, which has
+        been told, counts on another one that has everything. Until then it is kept as it is: it
+        may be the best that is left."""
+        place = Place(topic.topic_id, partition)
+        if not self._assignments.active or place in self._settled:
+            return False
+        if place not in [each[:2] for each in self._storage.disowned() if not each.missing]:
+            return False
+        held = leadership(topic, partition)
+        if is_internal(topic.name) or self._node_id in (*held.in_sync, *held.eligible):
+            self._settled.add(place)
+            return False
+        return held.leader in held.in_sync and self._is_assigned(topic, partition)
+
+    async def _delete_damaged(self, topic: TopicInfo, partition: int) -> None:
+        self._settled.add(Place(topic.topic_id, partition))
+        _log.warning(
+            "%s/%d: this replica is damaged and is copied again from %s", topic.name, partition,
+            leadership(topic, partition).leader,
+        )  # fmt: skip
+        await self._drop(topic, partition)
+
     def _has_moved_away(self, topic: TopicInfo, partition: int) -> bool:
         """Whether other nodes have the partition instead of this one, and one of them leads it."""
         return (
@@ -116,7 +146,7 @@ class Partitions:
 
     async def _drop(self, topic: TopicInfo, partition: int) -> None:
         """Delete this node's replica."""
-        del self._logs[topic.name, partition]
+        self._logs.pop((topic.name, partition), None)
         self._alone.pop((topic.name, partition), None)
         self._shared.pop((topic.name, partition), None)
         await self._assignments.forget(Place(topic.topic_id, partition))
@@ -162,6 +192,25 @@ class Partitions:
         """Delete from disk the topics that the catalog does not know."""
         for topic_id in await self._storage.stored_topic_ids() - topic_ids:
             await self._storage.delete_topic(topic_id)
+
+    async def delete_moved_away(self) -> None:
+        """Delete from disk the replicas that moved to other nodes while this one was down. To be
+        called when every topic has been assigned from a catalog that was read after this node's
+        registration became active: an older one may name fewer replicas than there are."""
+        if not self._assignments.active:
+            return
+        for topic_id, number in sorted(await self._storage.stored_partitions()):
+            topic = self.find_id(topic_id)
+            # A topic that is unknown here may be newer than what was read.
+            if topic is None or number >= topic.partitions:
+                continue
+            if (topic.name, number) not in self._logs and self._has_moved_away(topic, number):
+                try:
+                    await self._storage.delete_partition(topic_id, number)
+                except OSError as error:  # The next start tries again.
+                    _log.warning("%s/%d, which has moved away: %s", topic.name, number, error)
+                else:
+                    _log.info("%s/%d has moved to other nodes: deleted here", topic.name, number)
 
     def _is_assigned(self, topic: TopicInfo, partition: int) -> bool:
         held = leadership(topic, partition)

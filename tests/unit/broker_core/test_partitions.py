@@ -56,6 +56,7 @@ class StubStorage:
         self.deleted: list[str] = []
         self.configured: list[TopicInfo] = []
         self.stored = {"a" * 32, "b" * 32}
+        self.replicas: set[tuple[str, int]] = set()
         self.damaged: list[Disowned] = []
 
     async def open_partition(self, topic: TopicInfo, partition: int) -> Any:
@@ -70,6 +71,9 @@ class StubStorage:
 
     async def stored_topic_ids(self) -> set[str]:
         return self.stored
+
+    async def stored_partitions(self) -> set[tuple[str, int]]:
+        return self.replicas
 
     def disowned(self) -> list[Disowned]:
         return self.damaged
@@ -356,3 +360,46 @@ async def test_of_replicas_that_other_nodes_have_damage_is_told(
     assignments.activated()
     await partitions.assign(topic(ME, SHARED))
     assert storage.opened == [("t", 0), ("t", 1)]
+
+
+async def test_a_damaged_replica_is_copied_again_once_another_has_everything(
+    partitions: Partitions, storage: StubStorage, assignments: Assignments
+) -> None:
+    whole = Leadership("other", 5, ("other", "me"), ("other",), 2)
+    nobody = Leadership(None, 4, ("other", "me"), (), 1, ("other",))
+    counted = Leadership("other", 5, ("other", "me"), ("other", "me"), 2)
+    behind = Leadership("other", 5, ("other", "me"), ("other",), 3)
+    storage.damaged = [Disowned("a" * 32, n, "it is torn", missing=False) for n in range(3)]
+    # The catalog has not been told yet, or what it said is older than that.
+    await partitions.assign(topic(whole, nobody, counted))
+    assert (storage.opened, storage.deleted) == ([], [])
+    assignments.activated()
+    await partitions.assign(topic(whole, nobody, counted))
+    # What no other replica stands for is kept: it may be the best that is left.
+    assert storage.deleted == ["a/0"]
+    assert storage.opened == [("t", 0), ("t", 1), ("t", 2)]
+    await partitions.assign(topic(whole, whole, behind))
+    # Nor is one deleted that counted meanwhile, or was copied again before.
+    assert storage.deleted == ["a/0", "a/1"]
+    assert storage.opened[3:] == [("t", 1)]
+    await partitions.assign(topic(behind, behind, behind))
+    assert len(storage.deleted) == 2
+
+
+async def test_what_moved_away_while_the_node_was_down_is_deleted(
+    partitions: Partitions, storage: StubStorage, assignments: Assignments
+) -> None:
+    storage.replicas = {("a" * 32, number) for number in range(6)} | {("f" * 32, 0)}
+    away = Leadership("other", 7, ("other", "third"), ("other",))
+    moving = away._replace(target=("me", "other"))
+    await partitions.assign(topic(away, LOST, moving, REPLICA, ME))
+    await partitions.assign(
+        TopicInfo("__groups", "b" * 32, 1, leaders=(away,))  # of which each node has its own
+    )
+    storage.replicas.add(("b" * 32, 0))
+    # Before the registration counts, the catalog may not know yet what this disk holds.
+    await partitions.delete_moved_away()
+    assert storage.deleted == []
+    assignments.activated()
+    await partitions.delete_moved_away()
+    assert storage.deleted == ["a/0"]
