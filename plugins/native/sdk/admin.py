@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from lakemq.broker_core.api.errors import NotLeader
 from lakemq.plugins.native.proto import admin_pb2 as pb
@@ -37,7 +37,9 @@ class Admin:
 
     def __init__(self, routes: Routes, timeout_s: float) -> None:
         self._routes = routes
-        self._stub: AdminAsyncStub = AdminStub(routes.channel(""))
+        # What the whole cluster shares is asked of any node that answers.
+        guide: Any = routes.guide
+        self._stub: AdminAsyncStub = AdminStub(guide)
         self._queues: QueuesAsyncStub = QueuesStub(routes.channel(""))
         self._timeout_s = timeout_s
 
@@ -63,6 +65,8 @@ class Admin:
             min_in_sync=count_given("min_in_sync", min_in_sync),
         )
         answer = await self._stub.AlterTopic(request, timeout=self._timeout_s)
+        if partitions is not None:
+            self._routes.view.created(name, monotonic())
         return wire.topic_offsets(answer.topic)
 
     async def add_partitions(self, topic: str, partitions: int) -> TopicOffsets:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lakemq.broker_core.api.errors import NotLeader, Unavailable, UnknownTopic
-from lakemq.plugins.native.sdk.net.cluster_view import HERE, ClusterView, Route, may_lag
+from lakemq.broker_core.api.errors import NotLeader, Unavailable, UnknownPartition, UnknownTopic
+from lakemq.plugins.native.sdk.net.cluster_view import HERE, METADATA_LAG_S, ClusterView, Route
 
 
 def view() -> ClusterView:
@@ -56,9 +56,21 @@ def test_another_node_tells_all_anew() -> None:
 
 
 def test_only_other_nodes_may_be_behind() -> None:
-    assert may_lag(UnknownTopic("t"), "b:1")
-    assert not may_lag(UnknownTopic("t"), "")
-    assert not may_lag(Unavailable(""), "b:1")
+    found = view()
+    assert found.may_lag(UnknownTopic("t"), "t", "b:1", 100.0)
+    assert not found.may_lag(UnknownTopic("t"), "t", "", 0.0)
+    assert not found.may_lag(Unavailable(""), "t", "b:1", 100.0)
+
+
+def test_any_node_may_be_behind_a_topic_of_our_own() -> None:
+    found = view()
+    found.created("own", 100.0)
+    found.created("other", 101.0)
+    assert found.may_lag(UnknownPartition("own"), "own", "", 99.9 + METADATA_LAG_S)
+    assert not found.may_lag(UnknownTopic("own"), "own", "", 100.0 + METADATA_LAG_S)
+    assert not found.may_lag(Unavailable(""), "own", "", 100.0)
+    found.deleted("other")
+    assert not found.may_lag(UnknownTopic("other"), "other", "", 101.0)
 
 
 def test_a_stream_that_is_still_at_the_former_bootstrap_node_is_sent_on() -> None:

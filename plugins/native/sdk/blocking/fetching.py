@@ -18,7 +18,6 @@ from lakemq.plugins.native.sdk.net.cluster_view import (
     METADATA_LAG_S,
     ClusterView,
     Route,
-    may_lag,
 )
 from lakemq.plugins.native.sdk.net.routes import Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
@@ -150,7 +149,13 @@ class SyncRoutes:
         """Raises what a call failed with unless it is worth making again. `behind_until_s`: until
         when a node may not have heard of the topic."""
         again = self.learn(request.topic, request.partition, failure) or (
-            may_lag(failure, address) and time.monotonic() < behind_until_s
+            self._may_lag(request.topic, address, failure) and time.monotonic() < behind_until_s
         )
         if not again or time.monotonic() > give_up_s:
             raise failure
+
+    def _may_lag(self, topic: str, address: str, failure: LakeMQError) -> bool:
+        told = self._told
+        if told is not None:
+            return told.may_lag(failure, topic, address)
+        return self._view.may_lag(failure, topic, address, time.monotonic())

@@ -30,7 +30,7 @@ from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
-from lakemq.plugins.native.sdk.net.cluster_view import METADATA_LAG_S, may_lag
+from lakemq.plugins.native.sdk.net.cluster_view import METADATA_LAG_S
 from lakemq.plugins.native.sdk.net.connection import Connection
 from lakemq.plugins.native.sdk.net.login import Mechanism, login_of
 from lakemq.plugins.native.sdk.net.routes import Led, Routes
@@ -144,12 +144,15 @@ class Client:
         are in sync. Raises TopicExists, InvalidTopicName, InvalidRequest (a config value, more
         replicas than nodes)."""
         request = wire.create_topic_request(name, partitions, config, replication, min_in_sync)
-        answer = await self._stub.CreateTopic(request, timeout=self.timeout_s)
+        answer = await self.routes.stub("").CreateTopic(request, timeout=self.timeout_s)
+        self.routes.view.created(name, monotonic())
         return wire.topic_offsets(answer.topic)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records. Raises UnknownTopic."""
-        await self._stub.DeleteTopic(pb.DeleteTopicRequest(name=name), timeout=self.timeout_s)
+        request = pb.DeleteTopicRequest(name=name)
+        await self.routes.stub("").DeleteTopic(request, timeout=self.timeout_s)
+        self.routes.view.deleted(name)
 
     async def offsets_for_timestamp(
         self, topic: str, timestamp_ms: int | datetime
@@ -158,12 +161,13 @@ class Client:
         `timestamp_ms`: milliseconds since the epoch, or a datetime with a time zone."""
         moment = moment_ms("timestamp_ms", timestamp_ms)
         request = pb.OffsetsForTimestampRequest(topic=topic, timestamp_ms=moment)
-        answer = await self._stub.OffsetsForTimestamp(request, timeout=self.timeout_s)
+        answer = await self.routes.stub("").OffsetsForTimestamp(request, timeout=self.timeout_s)
         offsets = dict(answer.offsets)
         described = await self.describe_topic(topic)
-        # A node answers for the partitions that it leads; the rest is asked of their leaders.
+        # A node answers for the partitions that it leads; the rest is asked of their leaders. One
+        # without an address is the node that describes, which may be another by now.
         others = {each.leader_address for each in described.partitions
-                  if each.partition not in offsets and each.leader_address}  # fmt: skip
+                  if each.partition not in offsets}  # fmt: skip
         for address in others:
             stub = self.routes.stub(address)
             offsets |= (await stub.OffsetsForTimestamp(request, timeout=self.timeout_s)).offsets
@@ -341,7 +345,7 @@ class Client:
             finally:
                 del led
                 call.cancel()
-            behind = may_lag(failure, address) and monotonic() < behind_until_s
+            behind = self.routes.may_lag(failure, topic, address) and monotonic() < behind_until_s
             if not (isinstance(failure, NotLeader) or behind) or monotonic() > give_up_s:
                 raise failure
             if isinstance(failure, NotLeader):

@@ -14,7 +14,6 @@ from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.net import calls as wire
-from lakemq.plugins.native.sdk.net.cluster_view import may_lag
 from lakemq.plugins.native.sdk.net.errors import error_of
 from lakemq.plugins.native.sdk.net.fetched import FetchedPartition
 from lakemq.plugins.native.sdk.net.routes import Routes
@@ -154,7 +153,7 @@ class FetchLoop:
             error = error_of(answer.error)
             address = self._routes.route(*place).address
             # Handed on in order, behind the records before it: the application sees those first.
-            if not error.retriable and not may_lag(error, address):
+            if not error.retriable and not self._routes.may_lag(error, place.topic, address):
                 await self.arrived.put(Arrived(place, reading, (), error=error))
                 return
             if isinstance(error, NotLeader):

@@ -22,11 +22,6 @@ METADATA_LAG_S = 5.0
 """A node may take so long to hear of a topic that another has made."""
 
 
-def may_lag(error: LakeMQError, address: str) -> bool:
-    """Whether another node than ours may only not have heard yet of a topic or partition."""
-    return bool(address) and isinstance(error, UnknownTopic | UnknownPartition)
-
-
 class ClusterView:
     """Follows updates; `version` grows whenever something is not as it was."""
 
@@ -37,6 +32,8 @@ class ClusterView:
         self._addresses: dict[str, str] = {}
         self._leaders: dict[str, list[tuple[str, int]]] = {}
         """Topic -> (leader, epoch) by partition."""
+        self._created_s: dict[str, float] = {}
+        """Topics that this client has created of late -> when."""
 
     def connected(self, node_id: str) -> None:
         """Metadata is complete again, from this node."""
@@ -59,6 +56,25 @@ class ClusterView:
         """The topic was deleted."""
         self._leaders.pop(name, None)
         self.version += 1
+
+    def created(self, topic: str, now_s: float) -> None:
+        """This client has created the topic, or given it partitions: not each node has heard of
+        that."""
+        late_s = now_s - METADATA_LAG_S
+        self._created_s = {name: at for name, at in self._created_s.items() if at > late_s}
+        self._created_s[topic] = now_s
+
+    def deleted(self, topic: str) -> None:
+        """This client has deleted the topic: a node that does not know it is right."""
+        self._created_s.pop(topic, None)
+
+    def may_lag(self, error: LakeMQError, topic: str, address: str, now_s: float) -> bool:
+        """Whether the node at `address` (as in `Route`) may only not have heard yet of a topic or
+        partition: it is not the one that told us of it, or it may not be the one at which we have
+        created it just now."""
+        if not isinstance(error, UnknownTopic | UnknownPartition):
+            return False
+        return bool(address) or now_s < self._created_s.get(topic, -METADATA_LAG_S) + METADATA_LAG_S
 
     def partitions(self, topic: str) -> int | None:
         """How many it has; None: not known."""

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.errors import LakeMQError, UnknownTopic
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
 from lakemq.plugins.native.sdk.net.channels import settle
 from lakemq.plugins.native.sdk.net.login import AsyncLogin, Login, with_async_login
 from lakemq.plugins.native.sdk.net.routes import Routes
+from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 from lakemq.plugins.native.sdk.net.tls import Tls, open_async_channel
 from lakemq.plugins.native.sdk.types import TopicOffsets
 
@@ -67,7 +68,15 @@ class Connection:
 
     async def describe_topic(self, name: str) -> TopicOffsets:
         """One topic, as its partitions' leaders describe it. Raises UnknownTopic."""
-        return (await self._describe([name]))[0]
+        for pause_s in backoff_s():
+            try:
+                return (await self._describe([name]))[0]
+            except UnknownTopic as error:
+                # A topic that this client has just created, perhaps at another node.
+                if not self.routes.may_lag(error, name, ""):
+                    raise
+            await asyncio.sleep(pause_s)
+        raise AssertionError("backoff never ends")
 
     async def _describe(self, names: Sequence[str]) -> list[TopicOffsets]:
         request = pb.DescribeRequest(topics=names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -88,6 +89,10 @@ class Routes:
         """Take the leader that a node named; whether that was new."""
         self.start()
         return self.view.learn(topic, partition, error)
+
+    def may_lag(self, error: LakeMQError, topic: str, address: str) -> bool:
+        """As `ClusterView.may_lag`, now; safe to call from any thread."""
+        return self.view.may_lag(error, topic, address, monotonic())
 
     def stub(self, address: str) -> NativeAsyncStub:
         """Calls on the node there; empty: on the guide."""

@@ -29,7 +29,6 @@ from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.arrow import arrow_batches, from_arrow
 from lakemq.plugins.native.sdk.consumer.counters import ProducerCounters
 from lakemq.plugins.native.sdk.net import calls as wire
-from lakemq.plugins.native.sdk.net.cluster_view import may_lag
 from lakemq.plugins.native.sdk.net.connection import Connection
 from lakemq.plugins.native.sdk.net.errors import CLOSED, error_of
 from lakemq.plugins.native.sdk.net.sequencing import SequenceNumbers, backoff_s
@@ -463,7 +462,8 @@ class Producer:
             self._settle(self._accumulator.appended(batch, answer.base_offset, Acks(answer.acks)))
             return
         error = error_of(answer.error)
-        behind = may_lag(error, batch.address) and batch.attempts < _BEHIND_ATTEMPTS
+        lags = self._connection.routes.may_lag(error, batch.topic, batch.address)
+        behind = lags and batch.attempts < _BEHIND_ATTEMPTS
         if (error.retriable or behind) and _now_ms() < batch.pending[0].deadline_ms:
             batch.attempts += 1
             # NotLeader is not definite: a leader that is replaced gives it to batches that it has
