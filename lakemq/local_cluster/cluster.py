@@ -5,9 +5,8 @@ from __future__ import annotations
 import atexit
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from lakemq.local_cluster.links import Links
@@ -18,7 +17,9 @@ from lakemq.local_cluster.toml_text import merged, toml_text
 HOST: Final = "127.0.0.1"
 META_MEMBERS_MAX: Final = 3
 _KEPT_OF_A_LOST_DISK: Final = ("meta", "node.json", "lock")
-_PORTS: Final = ("raft", "meta", "peer", "native", "mqtt", "admin")
+LINKED: Final = ("raft", "meta", "peer")
+"""Listeners at which nodes reach each other."""
+_PORTS: Final = (*LINKED, "native", "mqtt", "admin")
 
 
 class LocalCluster:
@@ -59,9 +60,9 @@ class LocalCluster:
         """Purpose of a port -> `host:port` under which other nodes reach this one."""
         ports, links = self._ports[name], self._links
         return {
-            purpose: f"{HOST}:{links.relay(name, port) if links is not None else port}"
+            purpose: f"{HOST}:{links.relay(name, purpose, port) if links is not None else port}"
             for purpose, port in ports.items()
-            if purpose in ("raft", "meta", "peer")
+            if purpose in LINKED
         }
 
     def _settings(self, name: str, reached: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
@@ -108,12 +109,12 @@ class LocalCluster:
 
     # -- processes
 
-    def start(self, timeout_s: float = START_MAX_S) -> Self:
-        """Start every node that does not run, together; returns when all of them serve. Raises
-        NodeFailed, with all stopped."""
+    def start(self, *names: str, timeout_s: float = START_MAX_S) -> Self:
+        """Start every node that does not run, or those of them that are named, together; returns
+        when all of them serve. Raises NodeFailed, with all stopped."""
         # Also where an exception ends this process before `stop` is called.
         atexit.register(self.stop)
-        started = [name for name in self.names if not self.nodes[name].running]
+        started = [name for name in names or self.names if not self.nodes[name].running]
         try:
             for name in started:
                 self._launch(name)
@@ -177,12 +178,26 @@ class LocalCluster:
 
     # -- links
 
-    def cut(self, source: str, target: str, *, both: bool = True) -> None:
+    def cut(
+        self,
+        source: str,
+        target: str,
+        *,
+        both: bool = True,
+        listeners: Sequence[str] = LINKED,
+    ) -> None:
         """Nothing that `source` sends to `target` arrives until `heal`, nor, with `both`, the other
-        way. Links of clients to nodes are not cut."""
-        self._cuttable().cut(source, target)
+        way. `listeners`: only of connections to these: `raft` (members of the MetaService), `meta`
+        (its clients, as brokers are), `peer` (brokers). Links of clients to nodes are not cut."""
+        self._cuttable().cut(source, target, listeners)
         if both:
-            self._cuttable().cut(target, source)
+            self._cuttable().cut(target, source, listeners)
+
+    def slow(self, source: str, target: str, delay_s: float) -> None:
+        """What `source` and `target` send to each other arrives so much later, each way, until
+        `heal`."""
+        self._cuttable().slow(source, target, delay_s)
+        self._cuttable().slow(target, source, delay_s)
 
     def isolate(self, name: str) -> None:
         """Cut a node off from all other nodes."""
@@ -191,7 +206,7 @@ class LocalCluster:
                 self.cut(name, other)
 
     def heal(self) -> None:
-        """Every cut link works again; what waited in it arrives."""
+        """Every link works again as it was made; what waited in it arrives."""
         self._cuttable().heal()
 
     def _cuttable(self) -> Links:
@@ -202,10 +217,5 @@ class LocalCluster:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.stop()

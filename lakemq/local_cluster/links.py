@@ -1,5 +1,5 @@
-"""Links between node processes that can be cut: TCP relays in front of the ports at which nodes
-talk to each other.
+"""Links between node processes that can be cut and slowed: TCP relays in front of the ports at
+which nodes talk to each other.
 
 A cut link is silent, as a broken cable is: bytes and ends of connections wait in the relay until
 it is healed, and neither side is told. Who opened a connection is looked up in /proc, so nodes need
@@ -13,14 +13,17 @@ import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 _READ_BYTES: Final = 1 << 18
 _PROC: Final = Path("/proc")
 _INODE_COLUMN: Final = 9
 _R = TypeVar("_R")
+_Way: TypeAlias = tuple[str, str, str]
+"""(source, target, listener that the connection was made to)."""
 
 
 class Links:
@@ -29,8 +32,9 @@ class Links:
     def __init__(self, pids: Mapping[str, int]) -> None:
         """`pids`: node -> process id, kept current by the caller."""
         self._pids = pids
-        self._cuts: set[tuple[str, str]] = set()
-        self._gates: dict[tuple[str, str], asyncio.Event] = {}
+        self._cuts: set[_Way] = set()
+        self._gates: dict[_Way, asyncio.Event] = {}
+        self._delays_s: dict[tuple[str, str], float] = {}
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -38,7 +42,7 @@ class Links:
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
         self._thread.start()
 
-    def relay(self, node: str, port: int) -> int:
+    def relay(self, node: str, listener: str, port: int) -> int:
         """The port of a relay to `port` of `node`, both on 127.0.0.1, until `close`."""
 
         async def serve() -> int:
@@ -47,7 +51,7 @@ class Links:
                 assert task is not None
                 self._connections.add(task)
                 try:
-                    await self._carry(node, port, reader, writer)
+                    await self._carry(node, listener, port, reader, writer)
                 finally:
                     self._connections.discard(task)
 
@@ -57,22 +61,32 @@ class Links:
 
         return self._run(serve())
 
-    def cut(self, source: str, target: str) -> None:
-        """What `source` sends to `target` does not arrive from now on; the other way is as it
-        was."""
+    def cut(self, source: str, target: str, listeners: Iterable[str]) -> None:
+        """What `source` sends to `target` over connections to these listeners, of either, does not
+        arrive from now on; the other way is as it was."""
         if not sys.platform.startswith("linux"):
             raise OSError("links are cut by looking connections up in /proc, which is Linux's")
 
         async def shut() -> None:
-            self._cuts.add((source, target))
-            self._gate(source, target).clear()
+            for way in [(source, target, listener) for listener in listeners]:
+                self._cuts.add(way)
+                self._gate(way).clear()
 
         self._run(shut())
 
+    def slow(self, source: str, target: str, delay_s: float) -> None:
+        """What `source` sends to `target` arrives so much later, up to 256 KiB at a time."""
+
+        async def note() -> None:
+            self._delays_s[source, target] = delay_s
+
+        self._run(note())
+
     def heal(self) -> None:
-        """Every cut link works again; what waited arrives."""
+        """Every link is as it was made; what waited arrives."""
 
         async def open_all() -> None:
+            self._delays_s.clear()
             self._cuts.clear()
             for gate in self._gates.values():
                 gate.set()
@@ -100,16 +114,28 @@ class Links:
     def _run(self, work: Coroutine[Any, Any, _R]) -> _R:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def _gate(self, source: str, target: str) -> asyncio.Event:
-        gate = self._gates.get((source, target))
+    def _gate(self, way: _Way) -> asyncio.Event:
+        gate = self._gates.get(way)
         if gate is None:
-            gate = self._gates[source, target] = asyncio.Event()
-            if (source, target) not in self._cuts:
+            gate = self._gates[way] = asyncio.Event()
+            if way not in self._cuts:
                 gate.set()
         return gate
 
+    async def _passed(self, way: _Way) -> None:
+        """Returns when what goes this way now would arrive."""
+        delay_s = self._delays_s.get(way[:2])
+        if delay_s:
+            await asyncio.sleep(delay_s)
+        await self._gate(way).wait()
+
     async def _carry(
-        self, node: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        node: str,
+        listener: str,
+        port: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         """One connection to `node`, until either side ends it."""
         there, here = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
@@ -117,15 +143,16 @@ class Links:
         opened = [writer]
         self._writers.add(writer)
         try:
-            await self._gate(source, node).wait()
+            there_way, back_way = (source, node, listener), (node, source, listener)
+            await self._passed(there_way)
             answers, onward = await asyncio.open_connection("127.0.0.1", port, limit=_READ_BYTES)
             opened.append(onward)
             self._writers.add(onward)
             for each in opened:
                 each.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             pumps = {
-                asyncio.ensure_future(_pump(reader, onward, self._gate(source, node))),
-                asyncio.ensure_future(_pump(answers, writer, self._gate(node, source))),
+                asyncio.ensure_future(_pump(reader, onward, partial(self._passed, there_way))),
+                asyncio.ensure_future(_pump(answers, writer, partial(self._passed, back_way))),
             }
             try:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -142,7 +169,9 @@ class Links:
 
 
 async def _pump(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    passed: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
     while True:
         try:
@@ -150,7 +179,7 @@ async def _pump(
         except ConnectionError:
             data = b""
         # The end of a connection waits as well: a node behind a cut link is not heard to die.
-        await gate.wait()
+        await passed()
         if not data:
             return
         writer.write(data)

@@ -116,33 +116,68 @@ def test_a_node_cut_off_is_silent_on_both_sides(cluster: Cluster) -> None:
     until(lambda: states(cluster, members).get(led) == "fenced")
 
 
-def test_a_link_is_cut_one_way(cluster: Cluster) -> None:
-    async def put(name: str, value: bytes) -> None:
+def put(cluster: Cluster, name: str, value: bytes) -> None:
+    """Ask the member to store a row."""
+
+    async def ask() -> None:
         client = RemoteClient([cluster.address(name, "meta")], timeout_s=WAIT_S)
         await client.put(b"told", value)
         await client.close()
 
-    async def told(name: str) -> bytes | None:
-        """What the member has, without asking the others."""
+    asyncio.run(ask())
+
+
+def told(cluster: Cluster, name: str) -> bytes | None:
+    """What the member has, without asking the others."""
+
+    async def ask() -> bytes | None:
         client = RemoteClient([cluster.address(name, "meta")], timeout_s=WAIT_S)
         row = await client.get(b"told", stale=True)
         await client.close()
         return row and row.value
 
+    return asyncio.run(ask())
+
+
+def led_and_others(cluster: Cluster) -> list[str]:
+    """The member that leads the MetaService, and the others."""
+    until(lambda: leader_seen_by(cluster, "n1") is not None)
     led = leader_seen_by(cluster, "n1")
     assert led is not None
-    deaf, third = [name for name in cluster.names if name != led]
-    asyncio.run(put(led, b"before"))
-    until(lambda: asyncio.run(told(deaf)) == b"before")
+    return [led, *(name for name in cluster.names if name != led)]
+
+
+def test_a_link_is_cut_one_way(cluster: Cluster) -> None:
+    led, deaf, third = led_and_others(cluster)
+    put(cluster, led, b"before")
+    until(lambda: told(cluster, deaf) == b"before")
     for other in (led, third):
         cluster.cut(other, deaf, both=False)
-    asyncio.run(put(led, b"after"))
-    until(lambda: asyncio.run(told(third)) == b"after")
+    put(cluster, led, b"after")
+    until(lambda: told(cluster, third) == b"after")
     assert leader_seen_by(cluster, third) == led
     time.sleep(1.0)
-    assert asyncio.run(told(deaf)) == b"before"
+    assert told(cluster, deaf) == b"before"
     cluster.heal()
-    until(lambda: asyncio.run(told(deaf)) == b"after")
+    until(lambda: told(cluster, deaf) == b"after")
+
+
+def test_links_to_one_listener_are_cut(cluster: Cluster) -> None:
+    led, mute, _ = led_and_others(cluster)
+    cluster.cut(mute, led, listeners=["meta"])
+    until(lambda: states(cluster, [cluster.address(led, "meta")]).get(mute) == "fenced")
+    assert leader_seen_by(cluster, mute) == led, "members of the MetaService hear each other"
+
+
+def test_a_link_is_slow(cluster: Cluster) -> None:
+    led, late, third = led_and_others(cluster)
+    cluster.slow(led, late, 0.5)
+    began = time.monotonic()
+    put(cluster, led, b"late")
+    until(lambda: told(cluster, third) == b"late")
+    until(lambda: told(cluster, late) == b"late")
+    assert time.monotonic() - began >= 0.5
+    assert leader_seen_by(cluster, late) == led
 
 
 def test_a_lost_disk_comes_back_empty(cluster: Cluster) -> None:
