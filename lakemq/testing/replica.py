@@ -268,6 +268,30 @@ class ReplicaContract:
         assert (log.log_start_offset, log.log_end_offset) == (20, 21)
         await storage.stop()
 
+    async def test_a_copy_may_begin_within_a_batch(self, make_storage: MakeStorage) -> None:
+        """Records are deleted up to any offset, a log may start within a batch; who begins there
+        takes that batch as a whole, as it lies."""
+        storage = make_storage()
+        await storage.start()
+        leader = await open_replica(storage, LEADER)
+        leader.lead(1, alone=True)
+        await append(leader, batch_of(b"a", b"b", b"c"))
+        await append(leader, batch_of(b"d"))
+        await leader.delete_records(Offset(2))
+        follower = await open_replica(storage, FOLLOWER)
+        follower.follow(1)
+        await follower.restart_at(leader.log_start_offset)
+        await copy(leader, follower)
+        assert await content(follower) == await content(leader)
+        await storage.stop()
+        storage = make_storage()
+        await storage.start()
+        follower = await open_replica(storage, FOLLOWER)
+        assert (follower.log_start_offset, follower.log_end_offset) == (2, 4)
+        follower.lead(1, alone=True)
+        assert [record.value for record in await read_all(follower)] == [b"c", b"d"]
+        await storage.stop()
+
     async def test_segments_begin_where_the_leaders_did(self, make_storage: MakeStorage) -> None:
         """Told by `roll_at`, and by nothing else; a read does not reach over their begin."""
         storage = make_storage()

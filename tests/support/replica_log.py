@@ -7,7 +7,7 @@ ones, checked as a storage engine checks them.
 from __future__ import annotations
 
 import random
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from lakemq.broker_core.api.records.batch import (
     split,
 )
 from lakemq.broker_core.api.types import Offset
+from lakemq.plugins.journal.segment.epochs import EpochStarts, EpochTable
 
 DUPLICATES = 5
 """Batches of a producer that are known again."""
@@ -44,6 +45,11 @@ class Disk:
         self.committed = 0
         """The high watermark as it was written last."""
         self.rolls: list[int] = [0]
+        """Where segments begin."""
+        self.epochs: EpochStarts = ()
+        """Those of batches that were deleted or compacted away, and others."""
+        self.compacted_end = 0
+        """Segments below it can't be cut: compaction has rewritten them."""
 
     @property
     def durable_end(self) -> int:
@@ -62,14 +68,16 @@ class Disk:
             self.batches.pop()
         self.synced = min(self.synced, len(self.batches))
         self.committed = min(self.committed, self.durable_end)
-        self.rolls = [each for each in self.rolls if each <= offset] or [self.start]
+        self.rolls = [each for each in self.rolls if each < offset] or [self.start]
+        self.epochs = tuple(each for each in self.epochs if each[1] < self.durable_end)
 
     def restart(self, offset: int) -> None:
         """Durable when it returns."""
-        self.start = self.committed = offset
+        self.start = self.committed = self.compacted_end = offset
         self.batches.clear()
         self.synced = 0
         self.rolls = [offset]
+        self.epochs = ()
 
 
 class Refused(Exception):
@@ -98,15 +106,16 @@ class SimulatedLog:
 
     def _look(self) -> None:
         """Epochs and producers, from the batches."""
-        self.epochs: list[tuple[int, int]] = []
+        self._epochs = EpochTable(self.disk.epochs)
         self._bases: list[int] = []
         self._producers: dict[int, dict[int, int]] = {}
+        end = self.disk.start
         for stored in self.disk.batches[: self.disk.synced] if self.fenced else self.disk.batches:
-            self._note(stored.header)
+            self._note(stored.header, end)
+            end = stored.header.last_offset + 1
 
-    def _note(self, header: BatchHeader) -> None:
-        if not self.epochs or self.epochs[-1][0] < header.leader_epoch:
-            self.epochs.append((header.leader_epoch, header.base_offset))
+    def _note(self, header: BatchHeader, end: int) -> None:
+        self._epochs.note(header, end)
         self._bases.append(header.base_offset)
         if header.producer_id >= 0:
             known = self._producers.setdefault(header.producer_id, {})
@@ -116,18 +125,16 @@ class SimulatedLog:
 
     # ------------------------------------------------------------ what is there
 
+    @property
+    def epochs(self) -> EpochStarts:
+        return self._epochs.starts()
+
     def last_epoch(self, offset: Offset | None = None) -> int:
-        end = self.log_end_offset if offset is None else offset
-        count = bisect_right(self._bases, end - 1)
-        return self.disk.batches[count - 1].header.leader_epoch if count else -1
+        return self._epochs.last if offset is None else self._epochs.epoch_at(offset)
 
     def epoch_end(self, epoch: int) -> tuple[int, Offset]:
-        found = -1
-        for each, first in self.epochs:
-            if each > epoch:
-                return found, Offset(first)
-            found = each
-        return found, self.log_end_offset
+        found, end = self._epochs.end_of(epoch, self.log_start_offset, self.log_end_offset)
+        return found, Offset(end)
 
     def segment_start(self, offset: Offset) -> Offset:
         return Offset(
@@ -135,18 +142,23 @@ class SimulatedLog:
         )
 
     def read(self, offset: int, batches_max: int) -> bytes:
-        """Up to the durable end, of one segment."""
-        first = bisect_left(self._bases, offset)
+        """Up to the durable end, of one segment, from the batch on that holds `offset`."""
+        first = self._at_or_behind(offset)
         next_segment = min((each for each in self.disk.rolls if each > offset), default=None)
         last = min(first + batches_max, self.disk.synced)
         if next_segment is not None:
             last = min(last, bisect_left(self._bases, next_segment))
         return b"".join(each.data for each in self.disk.batches[first:last])
 
+    def _at_or_behind(self, offset: int) -> int:
+        """Number of the first batch that ends behind `offset`."""
+        first = bisect_left(self._bases, offset)
+        reaches = first > 0 and self.disk.batches[first - 1].header.last_offset >= offset
+        return first - reaches
+
     def batches_between(self, start: int, end: int) -> list[Stored]:
-        """Those whose first offset lies there."""
-        first, last = bisect_left(self._bases, start), bisect_left(self._bases, end)
-        return self.disk.batches[first:last]
+        """Those that hold an offset of this range."""
+        return self.disk.batches[self._at_or_behind(start) : bisect_left(self._bases, end)]
 
     # ------------------------------------------------------------ roles
 
@@ -199,7 +211,10 @@ class SimulatedLog:
         except CorruptBatch as error:
             raise Refused(str(error)) from None
         for _, header in found:
-            if header.base_offset < end or not epoch <= header.leader_epoch <= self.epoch:
+            begins = epoch < 0 and header.last_offset >= end
+            if (
+                header.base_offset < end and not begins
+            ) or not epoch <= header.leader_epoch <= self.epoch:
                 raise Refused(f"batch at {header.base_offset} of epoch {header.leader_epoch}")
             end, epoch = Offset(header.last_offset + 1), header.leader_epoch
         for position, header in found:
@@ -207,7 +222,7 @@ class SimulatedLog:
 
     def _take(self, stored: Stored) -> None:
         self.disk.batches.append(stored)
-        self._note(stored.header)
+        self._note(stored.header, self.log_end_offset)
         self.log_end_offset = Offset(stored.header.last_offset + 1)
 
     def roll_at(self, offset: int) -> None:
@@ -255,10 +270,41 @@ class SimulatedLog:
         self.disk.committed = max(self.disk.committed, self.high_watermark)
 
     def truncate(self, offset: int) -> None:
-        """Raises ValueError below the high watermark."""
-        if offset < self.high_watermark:
+        """Raises ValueError below the high watermark, and where segments are compacted."""
+        if offset < max(self.high_watermark, self.disk.compacted_end):
             raise ValueError(f"cut at {offset}, high watermark {self.high_watermark}")
         self._cut(offset)
+
+    def delete_records(self, before: int) -> None:
+        """The log starts at `before`, which is committed."""
+        assert before <= self.high_watermark
+        if before <= self.log_start_offset:
+            return
+        disk = self.disk
+        self._epochs.forget_before(before)
+        disk.epochs = tuple(each for each in self.epochs if each[1] < disk.durable_end)
+        disk.start = self.log_start_offset = Offset(before)
+        gone = self._at_or_behind(before)
+        del disk.batches[:gone]
+        disk.synced -= gone
+        disk.rolls = [each for each in disk.rolls if each > before]
+        disk.rolls.insert(0, before)
+        self._look()
+
+    def compact(self, newer: Callable[[Stored], bool], end: int) -> list[Stored]:
+        """Drop batches of sealed segments below `end` that `newer` ones replace, but for the last
+        of them; those that are gone."""
+        disk = self.disk
+        sealed = max((each for each in disk.rolls if each <= end), default=0)
+        count = bisect_left(self._bases, sealed)
+        gone = [each for each in disk.batches[: max(0, count - 1)] if newer(each)]
+        if gone:
+            disk.epochs = tuple(each for each in self.epochs if each[1] < disk.durable_end)
+            disk.compacted_end = max(disk.compacted_end, sealed)
+            disk.batches = [each for each in disk.batches if each not in gone]
+            disk.synced -= len(gone)
+            self._look()
+        return gone
 
     def _cut(self, offset: int) -> None:
         self.disk.cut(offset)

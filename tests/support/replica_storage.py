@@ -172,6 +172,10 @@ class SimulatedReplicaLog:
     async def restart_at(self, offset: Offset) -> None:
         self.log.restart_at(offset)
 
+    async def delete_records(self, before: Offset) -> Offset:
+        self.log.delete_records(before)
+        return self.log.log_start_offset
+
     def tap(self, tap: Tap) -> Callable[[], None]:
         self._taps.append(tap)
         return lambda: self._taps.remove(tap)

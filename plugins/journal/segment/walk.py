@@ -41,7 +41,7 @@ def walk(
 
     With `next_offset` >= 0 the batches must also follow each other from there on as they do in a
     log: epochs never fall, from `epoch` on, and offsets have no gap, unless `gaps` allows those of
-    compaction.
+    compaction, and a first batch that begins below `next_offset` and reaches over it.
     """
     chunk, chunk_at, at = b"", start, start
     while at < end:
@@ -59,7 +59,12 @@ def walk(
         except CorruptBatch as error:
             raise BadBatch(at, str(error)) from None
         if next_offset >= 0:
-            if header.base_offset < next_offset or (header.base_offset > next_offset and not gaps):
+            begins = gaps and at == 0 and header.last_offset >= next_offset
+            if (
+                header.base_offset != next_offset
+                and not begins
+                and (header.base_offset < next_offset or not gaps)
+            ):
                 raise BadBatch(at, f"base offset {header.base_offset}, expected {next_offset}")
             if header.leader_epoch < epoch:
                 raise BadBatch(at, f"epoch {header.leader_epoch} behind epoch {epoch}")

@@ -256,6 +256,22 @@ def test_a_log_is_restarted_where_the_leaders_starts(rig: Rig, log: JournalLog) 
     assert not rig.append_durably(b"y", producer=producer).duplicate
 
 
+def test_a_log_that_begins_within_a_batch_survives_a_power_cut(rig: Rig, log: JournalLog) -> None:
+    """Else recovery would take its first batch for the end of the log."""
+    log.follow(1)
+    run(rig, log.restart_at(Offset(41)))
+    with pytest.raises(CorruptBatch):
+        run(rig, log.append_replica(batch(40, b"a")))  # it ends where the log starts
+    copy(rig, batch(40, b"a", b"b", b"c"))
+    with pytest.raises(CorruptBatch):
+        run(rig, log.append_replica(batch(42, b"d", b"e")))
+    copy(rig, batch(43, b"d"))
+    log = rig.lose_power()
+    assert (log.log_start_offset, log.log_end_offset) == (41, 44)
+    assert rig.fetch(41).next_offset == 44
+    assert log.epoch_end(1) == EpochEnd(1, Offset(44)) and log.last_epoch(Offset(41)) == -1
+
+
 def test_producers_are_those_of_the_cut(rig: Rig, log: JournalLog) -> None:
     """As of each offset they are the same whether the log was cut there or ended there."""
     rng = random.Random(3)
