@@ -12,6 +12,7 @@ from lakemq.broker_core.api.errors import BY_CODE, LakeMQError, NotLeader
 from lakemq.broker_core.api.types import Acks, AppendResult, Offset
 from lakemq.broker_core.cluster.proto import peer_pb2 as pb
 from lakemq.broker_core.cluster.wire import (
+    ENTRY_FIELDS_MAX,
     BadFrame,
     as_bytes,
     as_number,
@@ -73,7 +74,7 @@ def decode_appends(data: bytes) -> list[AppendRequest]:
     if len(data) > APPENDS_MAX_BYTES:
         raise BadFrame(f"a message of {len(data)} bytes; {APPENDS_MAX_BYTES} is the most")
     found: list[AppendRequest] = []
-    for field, value in fields(memoryview(data)):
+    for field, value in fields(memoryview(data), ENTRIES_MAX + ENTRY_FIELDS_MAX):
         if field == 1:
             if len(found) == ENTRIES_MAX:
                 raise BadFrame(f"a message of more than {ENTRIES_MAX} batches")
@@ -84,7 +85,7 @@ def decode_appends(data: bytes) -> list[AppendRequest]:
 def _request(data: memoryview) -> AppendRequest:
     numbers: dict[int, int] = {}
     topic_id, batch = memoryview(b""), memoryview(b"")
-    for field, value in fields(data):
+    for field, value in fields(data, ENTRY_FIELDS_MAX):
         if field in _NUMBERS_MAX:
             numbers[field] = as_number(value, _NUMBERS_MAX[field])
         elif field == 2:

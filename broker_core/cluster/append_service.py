@@ -37,6 +37,8 @@ from lakemq.broker_core.partitions import Partitions
 
 _UNANSWERED_MAX_BYTES: Final = 64 * 1024 * 1024
 """Batches of one node that wait for their acks; it is not read from while there are more."""
+_UNANSWERED_MAX: Final = 16 * ENTRIES_MAX
+"""Batches of one node, however small, whose answers it has not taken; as before."""
 
 
 class AppendService:
@@ -59,18 +61,21 @@ class _Caller:
         self._partitions = partitions
         self._answers: list[AppendAnswer] = []
         self._wake = asyncio.Event()
-        self._unanswered_bytes = 0
+        self._unanswered = self._unanswered_bytes = 0
         self._room = asyncio.Event()
 
     async def read(self) -> None:
         while (data := await self._stream.read()) is not None:
             for request in decode_appends(data):
                 self._append(request)
-            while self._unanswered_bytes > _UNANSWERED_MAX_BYTES:
+            while (
+                self._unanswered > _UNANSWERED_MAX or self._unanswered_bytes > _UNANSWERED_MAX_BYTES
+            ):
                 self._room.clear()
                 await self._room.wait()
 
     def _append(self, request: AppendRequest) -> None:
+        self._unanswered += 1
         try:
             future = self._appended(request)
         except LakeMQError as error:
@@ -122,3 +127,5 @@ class _Caller:
             if self._answers:
                 self._wake.set()
             await self._stream.write(encode_answers(some))
+            self._unanswered -= len(some)
+            self._room.set()

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import grpc
@@ -56,6 +56,8 @@ _SERVER_OPTIONS: Final = (
     ("grpc.absolute_max_metadata_size", 16 * 1024),
 )
 _STOP_S: Final = 0.5
+_LINE_S: Final = 1.0
+"""One line of the log in this time is about calls that were refused or ended."""
 _log: Final = logging.getLogger(__name__)
 
 StreamHandler = Callable[[Peer, ByteStream], Awaitable[None]]
@@ -87,6 +89,9 @@ class PeerServer:
         self._advertise = advertise
         self._bound = 0
         self._server: grpc.aio.Server | None = None
+        self._line_s = float("-inf")
+        self._unsaid = 0
+        """Lines since the last one of the log that it was too soon for."""
         self._streams: dict[str, StreamHandler] = {}
         self._calls: dict[str, CallHandler] = {}
         self._open: Counter[str] = Counter()
@@ -157,7 +162,7 @@ class PeerServer:
             return _stream_handler(lambda context: self._serve(context, short))
         if short in self._calls:
             return _call_handler(
-                lambda request, context: self._answer(request, context, self._calls[short])
+                lambda requests, context: self._answer(requests, context, self._calls[short])
             )
         return None
 
@@ -170,7 +175,7 @@ class PeerServer:
             handle = self._streams[method]
             await first_of(handle(peer, _Served(context)), _replaced(replaced))
         except LakeMQError as error:
-            _log.warning("stream of node %s is closed: %s", peer.node_id, error)
+            self._say(logging.WARNING, f"stream of node {peer.node_id} is closed: {error}")
             await _abort(context, error)
         finally:
             self._leave(peer)
@@ -186,12 +191,14 @@ class PeerServer:
         replaced = self._newest[peer.node_id, method] = asyncio.Event()
         return replaced
 
-    async def _answer(self, request: bytes, context: Any, handle: CallHandler) -> bytes:
+    async def _answer(
+        self, requests: AsyncIterator[bytes], context: Any, handle: CallHandler
+    ) -> bytes:
         peer = await self._accepted(context)
         self._open[peer.node_id] += 1
         try:
             await context.send_initial_metadata(self._identity.metadata())
-            return await handle(peer, request)
+            return await handle(peer, await anext(requests, b""))
         except LakeMQError as error:
             await _abort(context, error)
             raise  # not reached: gRPC's abort raises
@@ -203,7 +210,7 @@ class PeerServer:
         try:
             peer = self._book.accept(metadata_of(context.invocation_metadata()), names)
         except LakeMQError as error:
-            _log.info("a call of another node is refused: %s", error)
+            self._say(logging.INFO, f"a call of another node is refused: {error}")
             await _abort(context, error)
             raise
         if self._open[peer.node_id] >= STREAMS_PER_PEER_MAX:
@@ -212,6 +219,15 @@ class PeerServer:
                 f"{peer.node_id!r} has {STREAMS_PER_PEER_MAX} calls open, the most it may have",
             )
         return peer
+
+    def _say(self, level: int, line: str) -> None:
+        """A peer that calls again and again must not fill the disk."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._line_s < _LINE_S:
+            self._unsaid += 1
+            return
+        _log.log(level, "%s%s", line, f" (and {self._unsaid} more)" if self._unsaid else "")
+        self._line_s, self._unsaid = now_s, 0
 
     def _leave(self, peer: Peer) -> None:
         self._open[peer.node_id] -= 1
@@ -255,11 +271,13 @@ def _stream_handler(serve: Callable[[Any], Awaitable[None]]) -> Any:
     return grpc.stream_stream_rpc_method_handler(handle)
 
 
-def _call_handler(answer: Callable[[bytes, Any], Awaitable[bytes]]) -> Any:
-    async def handle(request: bytes, context: Any) -> bytes:
-        return await answer(request, context)
+def _call_handler(answer: Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]) -> Any:
+    # Of a single request gRPC takes all before any of our code runs; of a stream, which looks the
+    # same on the wire, no more than its window until it is read.
+    async def handle(requests: Any, context: Any) -> bytes:
+        return await answer(requests, context)
 
-    return grpc.unary_unary_rpc_method_handler(handle)
+    return grpc.stream_unary_rpc_method_handler(handle)
 
 
 async def _abort(context: Any, error: LakeMQError) -> None:

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from lakemq.broker_core.cluster.proto import peer_pb2 as pb
 from lakemq.broker_core.cluster.wire import (
+    ENTRY_FIELDS_MAX,
     BadFrame,
     as_bytes,
     as_number,
@@ -270,7 +271,7 @@ def decode_send(data: bytes) -> ReplicaSend:
         raise BadFrame(f"a message of {len(data)} bytes; {SEND_MAX_BYTES} is the most")
     sends: list[SlotSend] = []
     turn = 0
-    for field, value in fields(memoryview(data)):
+    for field, value in fields(memoryview(data), ENTRIES_MAX + ENTRY_FIELDS_MAX):
         if field == 1:
             if len(sends) == ENTRIES_MAX:
                 raise BadFrame(f"a message about more than {ENTRIES_MAX} partitions")
@@ -285,7 +286,7 @@ def _sent(data: memoryview) -> SlotSend:
     diverging: Diverging | None = None
     code = leader = ""
     numbers: dict[int, int] = {}
-    for field, value in fields(data):
+    for field, value in fields(data, ENTRY_FIELDS_MAX):
         if field in _NUMBERS_MAX:
             numbers[field] = as_number(value, _NUMBERS_MAX[field])
         elif field == 3:
@@ -305,7 +306,7 @@ def _sent(data: memoryview) -> SlotSend:
 
 def _diverging(data: memoryview) -> Diverging:
     epoch = end_offset = 0
-    for field, value in fields(data):
+    for field, value in fields(data, ENTRY_FIELDS_MAX):
         if field == 1:
             epoch = as_signed(value)
         elif field == 2:

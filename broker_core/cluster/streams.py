@@ -12,6 +12,7 @@ from lakemq.broker_core.cluster.identity import Peer
 from lakemq.broker_core.cluster.replica_frames import (
     CREDIT_MAX_BYTES,
     ENTRIES_MAX,
+    SEND_MAX_BYTES,
     ReplicaAsk,
     ReplicaSend,
     SendBuffer,
@@ -22,6 +23,7 @@ from lakemq.broker_core.cluster.replica_frames import (
     decode_send,
     encode_ask,
 )
+from lakemq.broker_core.cluster.wire import BadFrame
 
 TURN_S: Final = 0.5
 """A callee with nothing to say sends an empty message so often."""
@@ -29,8 +31,8 @@ SILENCE_S: Final = 3.0
 """A caller that hears nothing for so long takes the stream for dead: six empty messages."""
 CREDIT_BYTES: Final = 8 * 1024 * 1024
 """Batches that a leader may have sent to one follower before they are appended there."""
-_ASKS_WAITING_MAX: Final = 16
-"""Messages of a follower that a leader has read and not looked at."""
+_SENDS_WAITING_MAX: Final = 4 * ENTRIES_MAX
+"""A leader reads no asks of a follower that leaves so many of its answers lying."""
 
 
 class ByteStream(Protocol):
@@ -57,6 +59,7 @@ class FollowerStream:
         self._credit = 0
         self._buffer = SendBuffer()
         self._wake = asyncio.Event()
+        self._taken = asyncio.Event()
         self._turn = 0
 
     @property
@@ -74,6 +77,9 @@ class FollowerStream:
     async def ask(self) -> ReplicaAsk | None:
         """The next message of the follower, its credit taken; None: it has ended the stream. Raises
         BadFrame."""
+        while len(self._buffer) > _SENDS_WAITING_MAX:
+            self._taken.clear()
+            await self._taken.wait()
         data = await self._stream.read()
         if data is None:
             return None
@@ -98,6 +104,7 @@ class FollowerStream:
             data = self._buffer.take(self._turn)
             self.bytes_out += len(data)
             await self._stream.write(data)
+            self._taken.set()
 
 
 class LeaderStream:
@@ -113,6 +120,8 @@ class LeaderStream:
         self._asks: dict[int, SlotAsk] = {}
         self._closes: list[int] = []
         self._credit = CREDIT_BYTES
+        self._unspent = 0
+        """Credit that the leader was given and has not used; below 0: it has used more."""
         self._wake = asyncio.Event()
         self._wake.set()  # the first credit goes out at once
 
@@ -144,12 +153,18 @@ class LeaderStream:
 
     async def receive(self) -> ReplicaSend | None:
         """The next message, which may be empty; None: the leader has ended the stream. Raises
-        BadFrame, and Unavailable after `SILENCE_S` without a message."""
+        BadFrame, also for far more than there was credit for, and Unavailable after `SILENCE_S`
+        without a message."""
         data = await read_soon(self._stream, self.node_id)
         if data is None:
             return None
         self.bytes_in += len(data)
-        return decode_send(data)
+        found = decode_send(data)
+        self._unspent -= sum([len(each.batches) for each in found.sends])
+        # Batches that were read when there was credit may go beyond it.
+        if self._unspent < -SEND_MAX_BYTES:
+            raise BadFrame(f"{-self._unspent} bytes of batches more than there was credit for")
+        return found
 
     async def run(self, serve: Callable[[LeaderStream], Awaitable[None]]) -> None:
         """Call `serve(self)` and send asks meanwhile, until it returns or sending fails. Raises
@@ -177,6 +192,7 @@ class LeaderStream:
         slots = list(self._asks)[:left]
         asks = [self._asks.pop(slot) for slot in slots]
         credit, self._credit = self._credit, 0
+        self._unspent += credit
         return ReplicaAsk(opens, asks, closes, credit)
 
 

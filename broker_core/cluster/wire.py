@@ -17,6 +17,8 @@ _FIXED64: Final = 1
 _LENGTH: Final = 2
 _FIXED32: Final = 5
 _VARINT_MAX_BITS: Final = 64
+ENTRY_FIELDS_MAX: Final = 64
+"""Of one entry of a message: those that are known, and room for later ones."""
 
 
 class BadFrame(InvalidRequest):
@@ -69,11 +71,15 @@ def read_varint(data: memoryview, at: int) -> tuple[int, int]:
     raise BadFrame("a number has no end, or more than 64 bits")
 
 
-def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+def fields(data: memoryview, count_max: int) -> Iterator[tuple[int, int | memoryview]]:
     """(field number, value) of each field in order: a number without sign, or a part of `data` that
-    is not copied. Raises BadFrame."""
-    at, end = 0, len(data)
+    is not copied. Raises BadFrame, also for more than `count_max`, known or not: each takes the
+    event loop some time, and the smallest has two bytes."""
+    at, end, count = 0, len(data), 0
     while at < end:
+        count += 1
+        if count > count_max:
+            raise BadFrame(f"a message of more than {count_max} fields")
         tag, at = read_varint(data, at)
         field, kind = tag >> 3, tag & 7
         if not field:

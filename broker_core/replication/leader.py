@@ -63,10 +63,9 @@ class Refuse(NamedTuple):
 
 
 class Deposed(NamedTuple):
-    """A later epoch exists: stop leading in this turn (`follow(epoch)`), and wait for the catalog.
-    The follower is sent UNKNOWN_EPOCH, and asks again."""
+    """A follower says that a later epoch exists: stop leading in this turn, and wait for the
+    catalog. The follower is sent UNKNOWN_EPOCH, and asks again."""
 
-    epoch: int
     leader_epoch: int
     """The one that ended."""
 
@@ -153,13 +152,13 @@ class PartitionLeader:
     def asked(self, said: FollowerAsk, now_s: float) -> Answer:
         """Notes how far the follower is; says what to send it: `reply` at once for all but `Serve`
         and `Hold`. `moved` and `wish` are due after those two."""
-        if said.epoch > self.view.epoch:
-            return Deposed(said.epoch, self.view.epoch)
-        if said.epoch < self.view.epoch:
-            return Refuse(Code.STALE_EPOCH, self.view.epoch)
         follower = self._followers.get(said.node)
         if follower is None:
             return Refuse(Code.NOT_REPLICA, self.view.epoch)
+        if said.epoch > self.view.epoch:
+            return Deposed(self.view.epoch)
+        if said.epoch < self.view.epoch:
+            return Refuse(Code.STALE_EPOCH, self.view.epoch)
         if said.broker_epoch < follower.broker_epoch:
             # Of a process that is gone: what it had may be gone too (KIP-903).
             return Refuse(Code.STALE_EPOCH, self.view.epoch)
@@ -227,7 +226,7 @@ class PartitionLeader:
                 return LeaderSend(ask.offset, log_start=log_start, code=Code.RESTART)
             case Refuse(code, leader_epoch):
                 return LeaderSend(ask.offset, code=code, leader_epoch=leader_epoch)
-            case Deposed(_, leader_epoch):
+            case Deposed(leader_epoch):
                 return LeaderSend(ask.offset, code=Code.UNKNOWN_EPOCH, leader_epoch=leader_epoch)
             case _:
                 return None

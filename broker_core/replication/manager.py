@@ -169,26 +169,28 @@ class Replication:
     def give_up_all(self) -> None:
         """Lead nothing any more, in the same turn: appends that wait fail, their outcome open."""
         for place in tuple(self._leading):
-            self._end_leading(place, 0)
+            self._end_leading(place)
 
     def _deposed(self, place: Place, epoch: int) -> None:
         """A follower knows of a later epoch: no replica would count what this node appends from now
-        on, so it takes nothing until the catalog says who leads."""
-        self._end_leading(place, epoch)
+        on, so it takes nothing until the catalog says who leads. Where the catalog knows of no
+        later one, which the follower's word alone can't tell, it elects one again."""
+        self._end_leading(place)
+        self._resign(place, epoch)
         self._stale()
 
     def _cannot_write(self, place: Place, epoch: int) -> None:
         """The log takes no appends: another node shall lead, as soon as the catalog has one."""
-        self._end_leading(place, epoch)
+        self._end_leading(place)
         self._resign(place, epoch)
 
-    def _end_leading(self, place: Place, epoch: int) -> None:
+    def _end_leading(self, place: Place) -> None:
         leading = self._leading.pop(place, None)
         if leading is None:
             return
         leading.stop()
         ended = leading.core.view.epoch
-        leading.log.follow(max(ended, epoch))
+        leading.log.follow(ended)
         _log.info("%s: this node leads no more in epoch %d", leading.name, ended)
         self.on_given_up(place, ended)
 

@@ -38,7 +38,7 @@ class Leaders:
         throttle: TokenBucket,
         now_s: Callable[[], float],
     ) -> None:
-        """`deposed(partition, epoch)`: a follower knows of a later leader epoch."""
+        """`deposed(partition, epoch)`: a follower knows of a later leader epoch than that."""
         self.leading = leading
         self.deposed = deposed
         self.throttle = throttle
@@ -54,12 +54,14 @@ class Sender:
         self.bytes_out = 0
         """Of batches sent so far."""
         self.short_of_credit: dict[_Slot, None] = {}
+        self.reading_bytes = 0
+        """What reads under way may bring, of the credit that is there."""
         self._numbers = LeaderSlots()
         self._slots: dict[int, _Slot] = {}
 
     async def run(self) -> None:
         """Raises BadFrame, which ends the stream."""
-        self.stream.on_credit = self._serve_waiting
+        self.stream.on_credit = self.serve_waiting
         try:
             while (message := await self.stream.ask()) is not None:
                 for opened in message.opens:
@@ -78,9 +80,11 @@ class Sender:
     def _open(self, opened: SlotOpen) -> None:
         key = SlotKey(opened.topic_id, opened.partition, opened.leader_epoch)
         try:
-            self._numbers.open(opened.slot, key)
+            before = self._numbers.open(opened.slot, key)
         except ValueError as error:
             raise BadFrame(str(error)) from None
+        if before is not None:
+            self._slots.pop(before).end()
         self._slots[opened.slot] = _Slot(self, opened.slot, key)
 
     def _close(self, number: int) -> None:
@@ -89,9 +93,16 @@ class Sender:
         if slot is not None:
             slot.end()
 
-    def _serve_waiting(self) -> None:
-        waiting, self.short_of_credit = self.short_of_credit, {}
-        for slot in waiting:
+    @property
+    def room_bytes(self) -> int:
+        """Bytes of batches that may be read for the stream now; 0 or less: none."""
+        return self.stream.room_bytes - self.reading_bytes
+
+    def serve_waiting(self) -> None:
+        """Serve slots that wait for credit, the longest first, as long as there is some."""
+        while self.short_of_credit and self.room_bytes > 0:
+            slot = next(iter(self.short_of_credit))
+            del self.short_of_credit[slot]
             slot.serve()
 
 
@@ -141,7 +152,7 @@ class _Slot:
             self._wanted = None
             self.tell(reply)
             if isinstance(answer, Deposed):
-                self._sender.leaders.deposed(self._place, answer.epoch)
+                self._sender.leaders.deposed(self._place, answer.leader_epoch)
             return
         self._wanted = answer.offset if isinstance(answer, Serve) else None
         self.serve()
@@ -170,20 +181,24 @@ class _Slot:
         leading, wanted = self._leading, self._wanted
         if leading is None or leading.stopped or wanted is None or self._reading is not None:
             return
-        stream = self._sender.stream
+        sender = self._sender
         if wanted >= leading.log.durable_end:
             return
-        if stream.room_bytes <= 0:
-            self._sender.short_of_credit[self] = None
+        if sender.room_bytes <= 0:
+            sender.short_of_credit[self] = None
             return
         if self._is_throttled(leading):
             return
-        read = leading.log.read_replica(wanted, min(READ_MAX_BYTES, stream.room_bytes))
+        size = min(READ_MAX_BYTES, sender.room_bytes)
+        read = leading.log.read_replica(wanted, size)
         if read.done():
             self._have(leading, wanted, read)
         else:
+            # Credit is taken for what is read, not for what was: many partitions may be read at a
+            # time, each of which would find the same credit.
             self._reading = read
-            read.add_done_callback(lambda done: self._read(leading, wanted, done))
+            sender.reading_bytes += size
+            read.add_done_callback(lambda done: self._read(leading, wanted, size, done))
 
     def _is_throttled(self, leading: LeadingPartition) -> bool:
         leaders = self._sender.leaders
@@ -198,10 +213,14 @@ class _Slot:
         self._later = None
         self.serve()
 
-    def _read(self, leading: LeadingPartition, wanted: Offset, done: asyncio.Future[bytes]) -> None:
+    def _read(
+        self, leading: LeadingPartition, wanted: Offset, size: int, done: asyncio.Future[bytes]
+    ) -> None:
         self._reading = None
+        self._sender.reading_bytes -= size
         if not done.cancelled():
             self._have(leading, wanted, done)
+        self._sender.serve_waiting()
 
     def _have(self, leading: LeadingPartition, wanted: Offset, done: asyncio.Future[bytes]) -> None:
         if self._wanted != wanted or leading.stopped or self._leading is not leading:

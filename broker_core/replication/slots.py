@@ -77,21 +77,34 @@ class LeaderSlots:
 
     def __init__(self) -> None:
         self._keys: dict[int, SlotKey] = {}
+        self._numbers: dict[tuple[str, int], int] = {}
         self._last = 0
 
-    def open(self, number: int, key: SlotKey) -> None:
-        """Raises ValueError for a number that is not above all earlier ones, or when too many are
+    def open(self, number: int, key: SlotKey) -> int | None:
+        """The slot that the partition had until now, which is closed; None: it had none.
+
+        Raises ValueError for a number that is not above all earlier ones, or when too many are
         open."""
         if not self._last < number <= _NUMBER_MAX:
             raise ValueError(f"slot {number}: numbers ascend, the last one was {self._last}")
         if len(self._keys) >= SLOTS_MAX:
             raise ValueError(f"slot {number}: {SLOTS_MAX} slots are open, which is the most")
+        place = key[:2]
+        # One message names what is opened before what is closed, so this one comes first.
+        before = self._numbers.get(place)
+        if before is not None:
+            self.close(before)
         self._last = number
         self._keys[number] = key
+        self._numbers[place] = number
+        return before
 
     def close(self, number: int) -> SlotKey | None:
         """What the slot stood for; None: it was not open."""
-        return self._keys.pop(number, None)
+        key = self._keys.pop(number, None)
+        if key is not None:
+            del self._numbers[key[:2]]
+        return key
 
     def key(self, number: int) -> SlotKey | None:
         """What the slot stands for; None: it is not open."""

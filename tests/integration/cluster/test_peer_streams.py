@@ -4,6 +4,7 @@ nobody else."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import grpc
 import pytest
 
 from lakemq.broker_core.api.errors import LakeMQError, StartupError, Unavailable
-from lakemq.broker_core.cluster import streams
+from lakemq.broker_core.cluster import peer_server, streams
 from lakemq.broker_core.cluster.identity import Peer, PeerBook, PeerIdentity, PeerTls
 from lakemq.broker_core.cluster.peer_server import SERVICE, STREAMS_PER_PEER_MAX, PeerServer
 from lakemq.broker_core.cluster.peers import Peers
@@ -165,9 +166,17 @@ async def test_both_sides_prove_their_names_with_certificates(tmp_path: Path) ->
             await node.peers.call("n3", "Replicate", b"")
 
 
+async def never(peer: Peer, request: bytes) -> bytes:
+    raise AssertionError(f"{peer} is answered")
+
+
 async def test_a_caller_is_refused_before_anything_of_it_is_read() -> None:
     cluster: dict[str, Node] = {}
     leader, node = Node("n1", cluster), Node("n2", cluster)
+    leader.serve = lambda server: (
+        server.serve_followers(leader._lead),
+        server.serve_call("Report", never),
+    )
     async with running(leader, node):
         cases: list[tuple[tuple[tuple[str, str], ...], str]] = [
             ((), "belongs to cluster ''"),
@@ -181,9 +190,36 @@ async def test_a_caller_is_refused_before_anything_of_it_is_read() -> None:
                 await call.write(b"\xff" * 1000)
                 assert await call.code() is not grpc.StatusCode.OK
                 assert reason in await call.details()
+                # Of a single request gRPC would take all, were it not read as a stream.
+                call = channel.stream_stream(SERVICE + "Report")(metadata=metadata)
+                async with asyncio.timeout(10):
+                    assert reason in await call.details()
             unknown = channel.stream_stream(SERVICE + "Channel")(metadata=node.identity.metadata())
             assert await unknown.code() is grpc.StatusCode.UNIMPLEMENTED
         assert leader.followers == []
+
+
+async def test_calls_that_are_refused_do_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "lakemq.broker_core.cluster.peer_server")
+    cluster: dict[str, Node] = {}
+    leader = Node("n1", cluster)
+    async with (
+        running(leader),
+        grpc.aio.insecure_channel(f"127.0.0.1:{leader.port}") as channel,
+    ):
+        stranger = PeerIdentity("n9", CLUSTER, lambda: 1).metadata()
+        began = asyncio.get_running_loop().time()
+        for _ in range(100):
+            call = channel.stream_stream(SERVICE + "Replicate")(metadata=stranger)
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+        took_s = asyncio.get_running_loop().time() - began
+        assert 1 <= len(caplog.messages) <= 1 + took_s
+        monkeypatch.setattr(peer_server, "_LINE_S", 0)
+        call = channel.stream_stream(SERVICE + "Replicate")(metadata=stranger)
+        await call.code()
+        assert "(and " in caplog.messages[-1] and "more)" in caplog.messages[-1]
 
 
 async def test_a_node_may_have_a_few_streams_only() -> None:

@@ -16,6 +16,7 @@ UNIT: Final = "unit/security/test_security_"
 NODE: Final = "integration/security/test_security_node.py"
 INTERNAL: Final = "integration/node/test_internal_topics.py"
 PEERS: Final = "integration/cluster/test_peer_streams.py"
+WRONG_PEERS: Final = "unit/broker_core/cluster/test_wrong_peers.py"
 CERTIFICATES: Final = "integration/meta/test_meta_certificates.py"
 
 HELD_BY: Final[dict[str, tuple[str, ...]]] = {
@@ -153,6 +154,12 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
         f"{PEERS}::test_a_leader_sends_no_more_than_the_credit",
         f"{PEERS}::test_bad_bytes_end_the_stream",
         "unit/broker_core/cluster/test_replica_frames.py::test_a_large_ask_is_refused_before_it_is_parsed",
+        f"{WRONG_PEERS}::test_refusals_that_are_not_taken_end_the_reading",
+        f"{WRONG_PEERS}::test_answers_to_asks_that_are_not_taken_end_the_reading",
+        f"{WRONG_PEERS}::test_fields_that_say_nothing_are_not_gone_through",
+        f"{WRONG_PEERS}::test_partitions_that_are_read_at_a_time_share_the_credit",
+        f"{WRONG_PEERS}::test_a_node_without_a_replica_ends_no_leadership",
+        f"{WRONG_PEERS}::test_a_later_epoch_that_the_catalog_does_not_know_costs_an_election",
     ),
     "meta-plain": ("integration/meta/test_meta_member.py::test_plain_text_is_for_loopback_only",),
     "admin-rights": (
