@@ -8,6 +8,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from lakemq.broker_core.api.backoff import Backoff
@@ -16,7 +17,13 @@ from lakemq.broker_core.api.types import Leadership, TopicConfig, TopicInfo
 from lakemq.broker_core.partitions import Partitions
 from lakemq.broker_core.topic_names import config_from_catalog
 from lakemq.meta_service.api.errors import MetaError
-from lakemq.meta_service.api.types import MetaClient, PartitionDescription, TopicDescription
+from lakemq.meta_service.api.types import (
+    MetaClient,
+    PartitionDescription,
+    PartitionsChange,
+    TopicChange,
+    TopicDescription,
+)
 
 _RETRY_FIRST_MS: Final = 100
 _RETRY_MAX_MS: Final = 5_000
@@ -83,28 +90,45 @@ class CatalogView:
     async def _follow(self, revision: int) -> None:
         assert self.failed is not None
         try:
-            async for change in self._meta.watch_topics(revision):
-                if change.topic is not None:
-                    await self._apply_until_possible(change.topic)
-                else:
-                    await self.remove(change.name, change.revision)
+            async for change in self._meta.watch_partitions(revision):
+                await self._apply_until_possible(change)
         except (LakeMQError, MetaError, OSError) as error:
             if not self.failed.done():
                 self.failed.set_result(error)
 
-    async def _apply_until_possible(self, described: TopicDescription) -> None:
-        """`apply`, repeated while it fails with what may pass: no file descriptor or no space is
-        left. Until then clients get UnknownPartition."""
+    async def _apply_until_possible(self, change: TopicChange | PartitionsChange) -> None:
+        """Repeated while it fails with what may pass: no file descriptor or no space is left. Until
+        then clients get UnknownPartition."""
         backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random)
         while True:
             try:
-                await self.apply(described)
+                await self._apply_change(change)
                 return
             except LakeMQError as error:
                 if not error.retriable:
                     raise
-                _log.warning("cannot open topic %s yet, trying again: %s", described.name, error)
+                _log.warning("cannot open topic %s yet, trying again: %s", change.name, error)
             await asyncio.sleep(backoff.next_s())
+
+    async def _apply_change(self, change: TopicChange | PartitionsChange) -> None:
+        if isinstance(change, PartitionsChange):
+            async with self._changing:
+                await self._apply_partitions(change)
+        elif change.topic is not None:
+            await self.apply(change.topic)
+        else:
+            await self.remove(change.name, change.revision)
+
+    async def _apply_partitions(self, change: PartitionsChange) -> None:
+        before = self._partitions.find(change.name)
+        if before is None:
+            return  # deleted by this node, and the watch has not come to that yet
+        topic, changed = with_partitions(before, change)
+        if topic is not before:
+            await self._partitions.assign(topic, changed)
+        # Who is in sync is between replicas and the catalog: clients are not told of it.
+        if any(_place(before.leaders[n]) != _place(topic.leaders[n]) for n in changed):
+            self._tell(topic.name, topic)
 
     async def apply(self, described: TopicDescription) -> TopicInfo:
         """Make this node agree with the catalog about one topic; an older revision than the one
@@ -161,6 +185,30 @@ def topic_info(described: TopicDescription, default_config: TopicConfig) -> Topi
         described.revision,
         tuple(_leadership(each) for each in described.partitions),
     )
+
+
+def with_partitions(topic: TopicInfo, change: PartitionsChange) -> tuple[TopicInfo, Sequence[int]]:
+    """(the topic with what is newer in the change, numbers of those partitions). The same topic if
+    nothing is: the change may be of another topic of that name, or older than what is known."""
+    newer = [
+        each
+        for each in change.partitions
+        if change.topic_id == topic.topic_id
+        and each.partition < len(topic.leaders)
+        and each.partition_epoch > topic.leaders[each.partition].partition_epoch
+    ]
+    if not newer:
+        return topic, ()
+    leaders = list(topic.leaders)
+    for each in newer:
+        leaders[each.partition] = _leadership(each)
+    revision = max(topic.revision, change.revision)
+    changed = replace(topic, revision=revision, leaders=tuple(leaders))
+    return changed, [each.partition for each in newer]
+
+
+def _place(held: Leadership) -> tuple[object, ...]:
+    return held.leader, held.epoch, held.replicas, held.target
 
 
 def _leadership(described: PartitionDescription) -> Leadership:

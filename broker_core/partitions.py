@@ -9,7 +9,7 @@ Internal topics are the exception: until they are replicated, each node keeps it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Final
@@ -80,12 +80,13 @@ class Partitions:
         except KeyError:
             raise UnknownTopic(f"topic {name!r} does not exist") from None
 
-    async def assign(self, topic: TopicInfo) -> None:
+    async def assign(self, topic: TopicInfo, changed: Iterable[int] | None = None) -> None:
         """Make the open logs and their configs agree with the catalog's newest `topic`, which must
-        have the id of the topic known by that name, if one is. Idempotent. Raises what
+        have the id of the topic known by that name, if one is. `changed`: the only partitions of it
+        that are not as they were; None: look at all. Idempotent. Raises what
         `Storage.open_partition` does; logs that were opened stay open."""
         before = self._topics.get(topic.name)
-        for number in range(topic.partitions):
+        for number in range(topic.partitions) if changed is None else changed:
             if self._is_to_be_copied_again(topic, number):
                 await self._delete_damaged(topic, number)
             log = self._logs.get((topic.name, number))

@@ -21,9 +21,9 @@ from lakemq.broker_core.api.types import (
     TopicConfig,
     TopicInfo,
 )
-from lakemq.broker_core.catalog_view import topic_info
+from lakemq.broker_core.catalog_view import topic_info, with_partitions
 from lakemq.meta_service.api.errors import MetaError
-from lakemq.meta_service.api.types import MetaClient
+from lakemq.meta_service.api.types import MetaClient, PartitionsChange
 
 
 class MemberCatalog:
@@ -47,8 +47,12 @@ class MemberCatalog:
 
     async def _follow(self, revision: int) -> None:
         try:
-            async for change in self._meta.watch_topics(revision):
-                if change.topic is None:
+            async for change in self._meta.watch_partitions(revision):
+                if isinstance(change, PartitionsChange):
+                    before = self._topics.get(change.name)
+                    if before is not None:
+                        self._topics[change.name], _ = with_partitions(before, change)
+                elif change.topic is None:
                     self._topics.pop(change.name, None)
                 else:
                     self._topics[change.name] = topic_info(change.topic, self._default_config)

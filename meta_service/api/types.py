@@ -326,15 +326,12 @@ class MetaClient(AuthPort, SchemasPort, Protocol):
     async def topics(self) -> tuple[int, Sequence[TopicDescription]]:
         """(revision, all topics by name)."""
 
-    def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
-        """Changes of topics from `start_revision` on, no gap. A topic is told whole, as it is by
-        now: that may be newer than the revision. Raises Compacted."""
-
     def watch_partitions(
         self, start_revision: int
     ) -> AsyncIterator[TopicChange | PartitionsChange]:
-        """As `watch_topics`, but where only partitions changed these alone are told, so that a
-        topic with thousands of them is not sent whole at each change."""
+        """Changes of topics from `start_revision` on, no gap. A topic that was created, altered or
+        deleted is told whole, as it is by now: that may be newer than the revision. Where only
+        partitions changed these alone are told. Raises Compacted."""
 
     async def allocate_ids(self, kind: str, count: int) -> range:
         """A block of ids of that kind that were never handed out before."""

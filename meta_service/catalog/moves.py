@@ -30,6 +30,7 @@ from lakemq.meta_service.catalog.control_commands import ACTIVE, REPLICAS_MAX, T
 from lakemq.meta_service.catalog.draft import Draft
 from lakemq.meta_service.catalog.entries import check_flag
 from lakemq.meta_service.catalog.nodes import all_nodes, holds_replicas
+from lakemq.meta_service.catalog.pages.rows import PageEdits, page_id
 from lakemq.meta_service.catalog.tables import pack, unpack
 from lakemq.meta_service.catalog.topics import count_replicas, find_topic, save_topic, topic_key
 
@@ -186,24 +187,42 @@ def start_moves(draft: Draft, command: StartMoves) -> Any:
     known = {
         node.node_id: node.state for node in all_nodes(draft) if not paged or holds_replicas(node)
     }
-    by_topic: dict[str, dict[int, Move]] = {}
     for move in command.moves:
         if unknown := set(move[4]) - known.keys():
             raise InvalidArgument(
                 f"move.target: {', '.join(sorted(unknown))} is not registered, or holds no replicas"
             )
+    return _start_in_pages(draft, command, known) if paged else _start_in_rows(draft, command)
+
+
+def _start_in_pages(draft: Draft, command: StartMoves, states: Mapping[str, str]) -> Any:
+    edits, begun = PageEdits(draft), []
+    for name, topic_id, number, partition_epoch, target in command.moves:
+        page = edits.page(page_id(topic_id, number))
+        old = edits.find(topic_id, number)
+        # The topic was deleted since the plan was made, and perhaps created again.
+        if page is None or page.topic != name or old is None:
+            continue
+        if old.partition_epoch == partition_epoch:
+            own = name.startswith(INTERNAL_PREFIXES)
+            edits.put(topic_id, relocate(old, target, states) if own else begin_move(old, target))
+            begun.append([name, number])
+    edits.save()
+    return begun
+
+
+def _start_in_rows(draft: Draft, command: StartMoves) -> Any:
+    by_topic: dict[str, dict[int, Move]] = {}
+    for move in command.moves:
         by_topic.setdefault(move[0], {})[move[2]] = move
     begun = []
     for name, moves in by_topic.items():
-        own = paged and name.startswith(INTERNAL_PREFIXES)
 
-        def moved(
-            old: PartitionDescription, moves: dict[int, Move] = moves, own: bool = own
-        ) -> Any:
+        def moved(old: PartitionDescription, moves: dict[int, Move] = moves) -> Any:
             move = moves.get(old.partition)
             if move is None or move[3] != old.partition_epoch:
                 return old
-            return relocate(old, move[4], known) if own else begin_move(old, move[4])
+            return begin_move(old, move[4])
 
         topic_id = next(iter(moves.values()))[1]
         begun += [[name, number] for number in _change(draft, name, topic_id, moved)]

@@ -206,22 +206,11 @@ class LocalClient(AuthCalls, SchemaCalls):
         await self._barrier(False)
         return self._cache.revision, [topic for topic, _ in all_topics(self._cache)]
 
-    async def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
-        """Changes of topics from a revision on, each told whole; raises Compacted if it is gone."""
-        async for change in self._watch_changes(start_revision, whole=True):
-            if isinstance(change, TopicChange):
-                yield change
-
-    def watch_partitions(
+    async def watch_partitions(
         self, start_revision: int
     ) -> AsyncIterator[TopicChange | PartitionsChange]:
         """Changes of topics, or of some partitions of them; raises Compacted."""
-        return self._watch_changes(start_revision, whole=False)
-
-    async def _watch_changes(
-        self, start_revision: int, *, whole: bool
-    ) -> AsyncIterator[TopicChange | PartitionsChange]:
-        batches = topic_changes(self._gateway.hub, self._cache, start_revision, whole=whole)
+        batches = topic_changes(self._gateway.hub, self._cache, start_revision)
         async with contextlib.aclosing(batches):
             async for _, changes in batches:
                 for change in changes:

@@ -54,29 +54,24 @@ def _topic_id(value: bytes) -> str:
 
 
 async def topic_changes(
-    hub: WatchHub,
-    cache: Cache,
-    start_revision: int,
-    *,
-    whole: bool,
-    progress_s: float | None = None,
+    hub: WatchHub, cache: Cache, start_revision: int, *, progress_s: float | None = None
 ) -> AsyncGenerator[tuple[int, Sequence[Change]]]:
     """(revision, what it changed of topics), every revision that did from `start_revision` on.
 
-    `whole`: a topic of which some partitions changed is told with all of them. A topic is told as
-    it is by now, which may be newer than the revision; what is over by now is left out, for a later
-    revision tells the end of it. With `progress_s` as `WatchHub.watch_revisions`. Raises Compacted.
+    A topic that was created or altered is told as it is by now, which may be newer than the
+    revision; what is over by now is left out, for a later revision tells the end of it. With
+    `progress_s` as `WatchHub.watch_revisions`. Raises Compacted.
     """
     batches = hub.watch_revisions(
         PREFIXES, start_revision, with_reserved=True, progress_s=progress_s
     )
     async with aclosing(batches):
         async for revision, events in batches:
-            yield revision, _changes(cache, revision, events, whole)
+            yield revision, _changes(cache, revision, events)
 
 
-def _changes(cache: Cache, revision: int, events: Events, whole: bool) -> list[Change]:
-    changes: dict[str, Change] = {}
+def _changes(cache: Cache, revision: int, events: Events) -> list[Change]:
+    changes: dict[str, TopicChange] = {}
     for key, value in events:
         if key.startswith(TOPIC_PREFIX):
             name = key[len(TOPIC_PREFIX) :].decode()
@@ -97,9 +92,7 @@ def _changes(cache: Cache, revision: int, events: Events, whole: bool) -> list[C
         partly[found.topic] = PartitionsChange(
             revision, found.topic, topic_id, before + found.partitions
         )
-    for name, part in partly.items():
-        changes[name] = TopicChange(revision, name, find_topic(cache, name)) if whole else part
-    return list(changes.values())
+    return [*changes.values(), *partly.values()]
 
 
 def _row_change(

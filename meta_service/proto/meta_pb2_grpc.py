@@ -904,11 +904,6 @@ class TopicsStub:
                 request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ListTopicsRequest.SerializeToString,
                 response_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ListTopicsResponse.FromString,
                 _registered_method=True)
-        self.Watch = channel.unary_stream(
-                '/lakemq.meta.v1.Topics/Watch',
-                request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WatchTopicsRequest.SerializeToString,
-                response_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.TopicChange.FromString,
-                _registered_method=True)
         self.WatchPartitions = channel.unary_stream(
                 '/lakemq.meta.v1.Topics/WatchPartitions',
                 request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WatchTopicsRequest.SerializeToString,
@@ -968,14 +963,9 @@ class TopicsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Watch(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def WatchPartitions(self, request, context):
-        """As Watch, but a change of some partitions tells those alone, in `changed`.
+        """Changes from a revision on. A topic that was created or altered is told whole; where only
+        partitions changed these alone are told, in `changed`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1040,11 +1030,6 @@ def add_TopicsServicer_to_server(servicer, server):
                     servicer.List,
                     request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ListTopicsRequest.FromString,
                     response_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ListTopicsResponse.SerializeToString,
-            ),
-            'Watch': grpc.unary_stream_rpc_method_handler(
-                    servicer.Watch,
-                    request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WatchTopicsRequest.FromString,
-                    response_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.TopicChange.SerializeToString,
             ),
             'WatchPartitions': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchPartitions,
@@ -1185,33 +1170,6 @@ class Topics:
             '/lakemq.meta.v1.Topics/List',
             lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ListTopicsRequest.SerializeToString,
             lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ListTopicsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Watch(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/lakemq.meta.v1.Topics/Watch',
-            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WatchTopicsRequest.SerializeToString,
-            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.TopicChange.FromString,
             options,
             channel_credentials,
             insecure,

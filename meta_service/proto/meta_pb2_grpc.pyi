@@ -285,9 +285,10 @@ class TopicsStub:
     Alter: _grpc.UnaryUnaryMultiCallable[_meta_pb2.AlterTopicRequest, _meta_pb2.Topic]
     Delete: _grpc.UnaryUnaryMultiCallable[_meta_pb2.DeleteTopicRequest, _meta_pb2.WriteResponse]
     List: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ListTopicsRequest, _meta_pb2.ListTopicsResponse]
-    Watch: _grpc.UnaryStreamMultiCallable[_meta_pb2.WatchTopicsRequest, _meta_pb2.TopicChange]
     WatchPartitions: _grpc.UnaryStreamMultiCallable[_meta_pb2.WatchTopicsRequest, _meta_pb2.TopicChange]
-    """As Watch, but a change of some partitions tells those alone, in `changed`."""
+    """Changes from a revision on. A topic that was created or altered is told whole; where only
+    partitions changed these alone are told, in `changed`.
+    """
     ChangeInSyncMany: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ChangeInSyncManyRequest, _meta_pb2.ChangeInSyncManyResponse]
     """A leader changes who is in sync with up to 1,000 partitions; answered one by one, in order."""
     Resign: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ResignRequest, _meta_pb2.WriteResponse]
@@ -310,9 +311,10 @@ class TopicsAsyncStub(TopicsStub):
     Alter: _aio.UnaryUnaryMultiCallable[_meta_pb2.AlterTopicRequest, _meta_pb2.Topic]  # type: ignore[assignment]
     Delete: _aio.UnaryUnaryMultiCallable[_meta_pb2.DeleteTopicRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
     List: _aio.UnaryUnaryMultiCallable[_meta_pb2.ListTopicsRequest, _meta_pb2.ListTopicsResponse]  # type: ignore[assignment]
-    Watch: _aio.UnaryStreamMultiCallable[_meta_pb2.WatchTopicsRequest, _meta_pb2.TopicChange]  # type: ignore[assignment]
     WatchPartitions: _aio.UnaryStreamMultiCallable[_meta_pb2.WatchTopicsRequest, _meta_pb2.TopicChange]  # type: ignore[assignment]
-    """As Watch, but a change of some partitions tells those alone, in `changed`."""
+    """Changes from a revision on. A topic that was created or altered is told whole; where only
+    partitions changed these alone are told, in `changed`.
+    """
     ChangeInSyncMany: _aio.UnaryUnaryMultiCallable[_meta_pb2.ChangeInSyncManyRequest, _meta_pb2.ChangeInSyncManyResponse]  # type: ignore[assignment]
     """A leader changes who is in sync with up to 1,000 partitions; answered one by one, in order."""
     Resign: _aio.UnaryUnaryMultiCallable[_meta_pb2.ResignRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
@@ -358,19 +360,14 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_meta_pb2.ListTopicsResponse, _abc.Awaitable[_meta_pb2.ListTopicsResponse]]: ...
 
     @_abc_1.abstractmethod
-    def Watch(
-        self,
-        request: _meta_pb2.WatchTopicsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_meta_pb2.TopicChange], _abc.AsyncIterator[_meta_pb2.TopicChange]]: ...
-
-    @_abc_1.abstractmethod
     def WatchPartitions(
         self,
         request: _meta_pb2.WatchTopicsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_meta_pb2.TopicChange], _abc.AsyncIterator[_meta_pb2.TopicChange]]:
-        """As Watch, but a change of some partitions tells those alone, in `changed`."""
+        """Changes from a revision on. A topic that was created or altered is told whole; where only
+        partitions changed these alone are told, in `changed`.
+        """
 
     @_abc_1.abstractmethod
     def ChangeInSyncMany(

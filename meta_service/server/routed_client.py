@@ -66,10 +66,6 @@ class RoutedClient(RemoteClient):
         """Events from the own member, which applies all that the leader does."""
         return self.local.watch(prefix, start_revision)
 
-    def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
-        """Changes of topics from the own member."""
-        return self.local.watch_topics(start_revision)
-
     def watch_partitions(
         self, start_revision: int
     ) -> AsyncIterator[TopicChange | PartitionsChange]:

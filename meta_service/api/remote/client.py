@@ -343,25 +343,17 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
             more = response.more
         return revision, found
 
-    async def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
-        """Changes of topics, each told whole, no gap. Raises Compacted."""
-        async for change in self._watch_changes(lambda t: t.topics.Watch, start_revision):
-            if isinstance(change, TopicChange):
-                yield change
-
-    def watch_partitions(
+    async def watch_partitions(
         self, start_revision: int
     ) -> AsyncIterator[TopicChange | PartitionsChange]:
         """Changes of topics, or of some partitions of them, no gap. Raises Compacted."""
-        return self._watch_changes(lambda t: t.topics.WatchPartitions, start_revision)
 
-    async def _watch_changes(
-        self, stub: Stub, start_revision: int
-    ) -> AsyncIterator[TopicChange | PartitionsChange]:
         def request(revision: int) -> pb.WatchTopicsRequest:
             return pb.WatchTopicsRequest(start_revision=revision)
 
-        async for change in self._stream(stub, request, start_revision):
+        async for change in self._stream(
+            lambda t: t.topics.WatchPartitions, request, start_revision
+        ):
             if change.name:
                 yield change_of(change)
 

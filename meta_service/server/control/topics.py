@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from lakemq.meta_service.api.convert import change_message, config_of, topic_message
 from lakemq.meta_service.api.errors import NotFound
-from lakemq.meta_service.api.types import CLUSTER_LEVEL, TopicDescription
+from lakemq.meta_service.api.types import CLUSTER_LEVEL
 from lakemq.meta_service.catalog.command_codec import Command
 from lakemq.meta_service.catalog.commands import (
     AlterTopic,
@@ -30,9 +30,9 @@ from lakemq.meta_service.catalog.pages.commands import (
 )
 from lakemq.meta_service.catalog.pages.rows import page_id
 from lakemq.meta_service.catalog.results import Result
-from lakemq.meta_service.catalog.topics import decode_topic, topic_key
+from lakemq.meta_service.catalog.topics import decode_topic, partitions_in, topic_key
 from lakemq.meta_service.control.controller import Controller
-from lakemq.meta_service.core.topics import all_topics, find_topic, topic_changes
+from lakemq.meta_service.core.topics import all_topics, topic_changes
 from lakemq.meta_service.proto import meta_pb2 as pb
 from lakemq.meta_service.proto import meta_pb2_grpc as rpc
 from lakemq.meta_service.server.allowed import names_of
@@ -122,7 +122,7 @@ class TopicsService(Service, rpc.TopicsServicer):
         moves = (
             (
                 move.topic,
-                self._topic(move.topic).topic_id,
+                self._counted(move.topic)[0],
                 move.partition,
                 move.partition_epoch,
                 tuple(move.target),
@@ -131,19 +131,22 @@ class TopicsService(Service, rpc.TopicsServicer):
         )
         return StartMoves(tuple(moves))
 
-    def _topic(self, name: str) -> TopicDescription:
-        topic = find_topic(self._gateway.cache, name)
-        if topic is None:
+    def _counted(self, name: str) -> tuple[str, int]:
+        """(topic id, number of partitions), without reading those. Raises NotFound."""
+        row = self._gateway.cache.get(topic_key(name))
+        if row is None:
             raise NotFound(f"topic {name!r} does not exist")
-        return topic
+        topic = decode_topic(topic_key(name), row.value, row.mod_revision)
+        count = partitions_in(row.value)
+        return topic.topic_id, len(topic.partitions) if count is None else count
 
     def _preferred(self, request: pb.ElectPreferredRequest) -> Command:
-        topic = self._topic(request.topic)
-        if request.partition >= len(topic.partitions):
-            raise NotFound(f"topic {topic.name!r} has no partition {request.partition}")
+        topic_id, partitions = self._counted(request.topic)
+        if request.partition >= partitions:
+            raise NotFound(f"topic {request.topic!r} has no partition {request.partition}")
         if self._controller.feature_level < CLUSTER_LEVEL:
-            return ElectLeaders((topic.name,), preferred=True)
-        return SettlePages((page_id(topic.topic_id, request.partition),), preferred=True)
+            return ElectLeaders((request.topic,), preferred=True)
+        return SettlePages((page_id(topic_id, request.partition),), preferred=True)
 
     Create = writes(_create, _described)
     Alter = writes(_alter, _described)
@@ -196,27 +199,13 @@ class TopicsService(Service, rpc.TopicsServicer):
         return response
 
     @streaming
-    async def Watch(
-        self, request: pb.WatchTopicsRequest, context: Context
-    ) -> AsyncIterator[pb.TopicChange]:
-        """Changes of topics, each told whole, and the revision of a quiet watch."""
-        async for change in self._changes_from(request.start_revision, whole=True):
-            yield change
-
-    @streaming
     async def WatchPartitions(
         self, request: pb.WatchTopicsRequest, context: Context
     ) -> AsyncIterator[pb.TopicChange]:
         """Changes of topics, or of some partitions, and the revision of a quiet watch."""
-        async for change in self._changes_from(request.start_revision, whole=False):
-            yield change
-
-    async def _changes_from(
-        self, start_revision: int, *, whole: bool
-    ) -> AsyncIterator[pb.TopicChange]:
         gateway = self._gateway
         batches = topic_changes(
-            gateway.hub, gateway.cache, start_revision, whole=whole, progress_s=PROGRESS_S
+            gateway.hub, gateway.cache, request.start_revision, progress_s=PROGRESS_S
         )
         async with contextlib.aclosing(batches):
             async for revision, changes in batches:

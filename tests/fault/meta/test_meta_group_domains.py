@@ -12,7 +12,7 @@ import pytest
 from lakemq.meta_service.api.auth import AuthChange, AuthCopy, User
 from lakemq.meta_service.api.errors import UnsupportedCommand
 from lakemq.meta_service.api.remote.client import RemoteClient
-from lakemq.meta_service.api.types import TopicChange
+from lakemq.meta_service.api.types import PartitionsChange, TopicChange
 from lakemq.meta_service.catalog.command_codec import FEATURE_LEVEL
 from tests.support.meta.group import Group
 
@@ -37,7 +37,9 @@ async def put_when_allowed(client: RemoteClient, name: str) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def came(changes: list[AuthChange], topics: list[TopicChange], count: int) -> None:
+async def came(
+    changes: list[AuthChange], topics: list[TopicChange | PartitionsChange], count: int
+) -> None:
     deadline = time.monotonic() + 60
     while min(len(changes), len(topics)) < count:
         assert time.monotonic() < deadline, (len(changes), len(topics))
@@ -68,7 +70,7 @@ async def test_copies_and_watches_go_on_through_the_death_of_leaders(group: Grou
     client, other = group.client(timeout_s=60), group.client(timeout_s=60)
     await put_when_allowed(client, "first")
     copy, changes = AuthCopy(), list[AuthChange]()
-    topics = list[TopicChange]()
+    topics = list[TopicChange | PartitionsChange]()
     loaded = asyncio.Event()
 
     async def follow() -> None:
@@ -78,7 +80,7 @@ async def test_copies_and_watches_go_on_through_the_death_of_leaders(group: Grou
                 changes.append(change)
 
     async def follow_topics() -> None:
-        async for topic in other.watch_topics(1):
+        async for topic in other.watch_partitions(1):
             topics.append(topic)
 
     tasks = [asyncio.create_task(follow()), asyncio.create_task(follow_topics())]

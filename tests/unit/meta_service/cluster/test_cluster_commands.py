@@ -22,6 +22,7 @@ from lakemq.meta_service.catalog.control_commands import (
 )
 from lakemq.meta_service.catalog.moves import StartMoves
 from lakemq.meta_service.catalog.nodes import decode_node, encode_node, node_key
+from lakemq.meta_service.catalog.pages import rows
 from lakemq.meta_service.catalog.pages.cluster import lost_key
 from lakemq.meta_service.catalog.pages.commands import (
     AlterReplicatedTopic,
@@ -36,7 +37,7 @@ from lakemq.meta_service.catalog.pages.commands import (
     Resign,
     SettlePages,
 )
-from lakemq.meta_service.catalog.pages.rows import count_of, page_ids, page_key
+from lakemq.meta_service.catalog.pages.rows import count_of, decode_page, page_ids, page_key
 from lakemq.meta_service.catalog.tables import LEADER_COUNTS, MEMBER_COUNTS, REPLICA_COUNTS, unpack
 from lakemq.meta_service.catalog.topics import topic_key
 from tests.support.meta.catalog_rig import Catalog
@@ -423,6 +424,32 @@ def test_a_move_gives_up_nobody_who_has_everything() -> None:
     done = partition(catalog)
     assert (done.replicas, set(done.in_sync), done.eligible) == (("d", "c"), {"c", "d"}, ())
     assert done.leader == "d"
+
+
+def test_moves_read_and_write_only_the_pages_of_their_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    catalog = cluster(partitions=100, replication=2)
+    read: list[bytes] = []
+
+    def decode(page: bytes, value: bytes) -> rows.Page:
+        read.append(page)
+        return decode_page(page, value)
+
+    def target(number: int) -> tuple[str, ...]:
+        return tuple(reversed(partition(catalog, number).replicas))
+
+    moves = [("t", ID, number, 0, target(number)) for number in (40, 41, 98)]
+    stale, gone = ("t", ID, 2, 7, ("a", "b")), ("t", ID, 400, 0, ("a", "b"))
+    again, renamed = ("t", "12" * 16, 0, 0, ("a", "b")), ("u", ID, 1, 0, ("a", "b"))
+    monkeypatch.setattr(rows, "decode_page", decode)
+    applied = catalog.do(StartMoves((*moves, stale, gone, again, renamed)))
+    monkeypatch.undo()
+    assert applied.result.payload == [["t", 40], ["t", 41], ["t", 98]]
+    pages = page_ids(ID, 100)
+    assert [key for key, _ in applied.rows] == [page_key(pages[1]), page_key(pages[3])]
+    assert sorted(read) == [pages[0], pages[1], pages[3]]
+    assert [partition(catalog, n).replicas for n in (40, 41, 98)] == [m[4] for m in moves]
 
 
 # ------------------------------------------------------------ pages
