@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from lakemq.meta_service.api.types import NodeRegistration
 from lakemq.meta_service.catalog.control_commands import ACTIVE, DRAINING, FENCED
+from lakemq.meta_service.control.load_history import figures_of
 
 HEARTBEAT_TIMEOUT_S: Final = 2.0
 """Time without a heartbeat after which a node is fenced: a killed one within 2.5 s."""
@@ -89,7 +90,7 @@ class FailureDetector:
         if now_s - state.heard_s > _GAP_S:
             state.stable_since_s = now_s
         state.heard_s = now_s
-        state.report = report
+        state.report = report._replace(load=figures_of(report.load))
 
     def leave(self, node_id: str) -> None:
         """The node stops in good order: its heartbeats so far count no more."""

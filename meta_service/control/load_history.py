@@ -17,7 +17,21 @@ TREND_MIN_S: Final = 600.0
 """Shorter histories say nothing of hours to come."""
 FIGURES_MAX: Final = 32
 """Figures of one node that are kept; names come from brokers."""
+_NAME_MAX: Final = 64
+_FIGURE_MAX: Final = 1e18
+"""Sums and slopes of such figures are numbers still."""
 _HOUR_S: Final = 3600.0
+
+
+def figures_of(load: Mapping[str, float]) -> dict[str, float]:
+    """What is believed of a heartbeat's figures: without those that are no numbers to reckon with,
+    one of which would be in the advice for all nodes, and without more than can be kept."""
+    usable = (
+        name
+        for name, value in load.items()
+        if len(name) <= _NAME_MAX and -_FIGURE_MAX <= value <= _FIGURE_MAX
+    )
+    return {name: load[name] for name in sorted(usable)[:FIGURES_MAX]}
 
 
 @dataclass
@@ -50,16 +64,17 @@ class LoadHistory:
         self._sampled_s = float("-inf")
 
     def note(self, loads: Mapping[str, Mapping[str, float]], now_s: float) -> None:
-        """Take a sample if the last one is `SAMPLE_S` old. Nodes that are not in `loads` any more
-        are forgotten."""
+        """Take a sample if the last one is `SAMPLE_S` old. Nodes and figures that `loads` has no
+        more are forgotten. `loads`: as `figures_of` gives them, by node."""
         if not loads or now_s - self._sampled_s < SAMPLE_S:
             return
         self._sampled_s = now_s
         before, self._nodes = self._nodes, {}
         for node_id, figures in loads.items():
-            kept = self._nodes[node_id] = before.get(node_id, {})
-            for name in sorted(figures)[:FIGURES_MAX]:
-                kept.setdefault(name, _Samples()).points.append((now_s, figures[name]))
+            old = before.get(node_id, {})
+            kept = self._nodes[node_id] = {name: old.get(name, _Samples()) for name in figures}
+            for name, samples in kept.items():
+                samples.points.append((now_s, figures[name]))
 
     def mean(self, node_id: str, figure: str) -> float | None:
         """Of the samples of the last `TREND_MIN_S`; None: there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import pytest
@@ -9,8 +10,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakemq.meta_service.api.types import NodeRegistration
-from lakemq.meta_service.control.advice import Advice, advise
-from lakemq.meta_service.control.load_history import SAMPLE_S, SAMPLES_MAX, LoadHistory
+from lakemq.meta_service.control.advice import RESOURCES, Advice, advise
+from lakemq.meta_service.control.failure_detector import FailureDetector, NodeReport
+from lakemq.meta_service.control.load_history import (
+    SAMPLE_S,
+    SAMPLES_MAX,
+    LoadHistory,
+    figures_of,
+)
 from tests.support.seeds import examples
 
 
@@ -147,5 +154,20 @@ def test_a_node_that_is_gone_and_a_new_leader_forget() -> None:
 
 def test_names_of_figures_are_bounded() -> None:
     found = LoadHistory()
-    found.note({"a": {f"x{n:03}": 1.0 for n in range(1000)}}, 0.0)
-    assert len(found._nodes["a"]) == 32
+    for minute in range(10):
+        told = figures_of({f"{minute}x{n:03}": 1.0 for n in range(1000)} | {"y" * 65: 1.0})
+        found.note({"a": told}, minute * SAMPLE_S)
+        assert len(found._nodes["a"]) == len(told) == 32
+
+
+@pytest.mark.parametrize("figure", [math.nan, math.inf, -math.inf, 1e308, -1e308])
+def test_what_is_no_number_is_no_figure(figure: float) -> None:
+    """One node that says so would end the advice for all."""
+    detector, found = FailureDetector(), LoadHistory()
+    for minute in range(30):
+        for node_id in "abc":
+            load = {resource.figure: figure for resource in RESOURCES} | {"records": 5.0}
+            detector.record_heartbeat(node_id, 1, minute * SAMPLE_S, NodeReport(load))
+        found.note(detector.loads(), minute * SAMPLE_S)
+    assert advise(nodes("a", "b", "c"), found).nodes_wanted == 0
+    assert detector.loads()["a"] == {"records": 5.0}
