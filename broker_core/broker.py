@@ -42,6 +42,7 @@ from lakemq.broker_core.cluster.append_service import AppendService
 from lakemq.broker_core.cluster.network import PeerNetwork
 from lakemq.broker_core.cluster.replica_report import ReplicaReports
 from lakemq.broker_core.cluster.routing import Router
+from lakemq.broker_core.cluster.segment_repair import CommittedReads, SegmentRepairs
 from lakemq.broker_core.cluster_nodes import node_infos
 from lakemq.broker_core.configuration.settings import (
     ClusterSettings,
@@ -99,6 +100,7 @@ class CoreBroker:
         self._partitions = Partitions(
             node_id, storage, self.replicas.assignments, self._nodes.address_of
         )
+        self._repairs = SegmentRepairs(network, self._partitions, cluster_settings)
         self._catalog = CatalogView(meta, self._partitions, self._default_config)
         self._schemas = SchemaRegistry(meta)
         self._topic_admin = TopicAdmin(
@@ -138,9 +140,11 @@ class CoreBroker:
     async def start(self) -> None:
         """Open the partitions of this node, take up what was under way, follow the catalog."""
         self.replicas.start(self._catalog)
+        self._repairs.start()
         server = self.network.server
         server.serve_stream("Append", AppendService(self._partitions).serve)
         server.serve_call("Report", ReplicaReports(self._partitions).answer)
+        server.serve_call("Read", CommittedReads(self._partitions).answer)
         # Partitions first: the coordinator and the scheduler read their state from internal topics.
         revision, topics = await self._catalog.load()
         self._nodes.start()
@@ -168,6 +172,7 @@ class CoreBroker:
         await self._nodes.stop()
         await self._writer.stop()
         await self._router.stop()
+        await self._repairs.stop()
         await self.replicas.stop()
         await self.network.peers.close()
 

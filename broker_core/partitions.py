@@ -9,15 +9,16 @@ Internal topics are the exception: until they are replicated, each node keeps it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from lakemq.broker_core.api.errors import UnknownTopic
 from lakemq.broker_core.api.leadership import check_leads, check_partition, leadership, leads
 from lakemq.broker_core.api.ports import PartitionLog, Storage, Tap
-from lakemq.broker_core.api.replica_ports import ReplicaLog
+from lakemq.broker_core.api.replica_ports import Repairable, ReplicaLog
 from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import Acks, Offset, PartitionStatus, TopicInfo
 from lakemq.broker_core.replication.assignments import Assignments, is_shared
@@ -60,6 +61,8 @@ class Partitions:
         self._settled: set[Place] = set()
         """Replicas that were found damaged, and count again, or are copied again."""
         self._taps = Taps()
+        self.repair: Callable[[Place, Repairable], Awaitable[bool]] | None = None
+        """What readers of a damaged log that has other replicas wait for; True: read again."""
 
     def topics(self) -> list[TopicInfo]:
         """All topics of the catalog as this node knows it, those of other nodes too."""
@@ -158,6 +161,8 @@ class Partitions:
         place, held = Place(topic.topic_id, partition), leadership(topic, partition)
         if is_shared(held, self._node_id) and not is_internal(topic.name):
             self._shared[topic.name, partition] = place
+            if isinstance(log, Repairable) and self.repair is not None:
+                log.when_damaged(partial(self.repair, place, log))
             if isinstance(log, ReplicaLog):
                 acks_min = acks_min_of(topic.config, Acks.REPLICATED)
                 name = f"{topic.name}/{partition}"
@@ -168,6 +173,8 @@ class Partitions:
             return
         if self._shared.pop((topic.name, partition), None) is not None:
             await self._assignments.forget(place)
+            if isinstance(log, Repairable):
+                log.when_damaged(None)
         # A copy that is not replicated answers to itself alone: its epochs never fall, also where
         # the catalog was restored from an older one.
         if self._is_led(topic, partition) and isinstance(log, ReplicaLog):
@@ -255,6 +262,15 @@ class Partitions:
         if info is None or not self._is_assigned(info, partition):
             return None
         return self._logs.get((topic, partition))
+
+    def damaged(self) -> list[tuple[Place, Repairable]]:
+        """Logs with damage that is known, and of which other nodes have replicas."""
+        found: list[tuple[Place, Repairable]] = []
+        for key, place in self._shared.items():
+            log: object = self._logs.get(key)
+            if isinstance(log, Repairable) and log.damaged():
+                found.append((place, log))
+        return found
 
     def check_leads(self, topic: str, partition: int, role: str) -> None:
         """Raises NotLeader when the catalog names another node, for internal topics too."""

@@ -9,7 +9,7 @@ calls that when every in-sync replica has fsynced a record, a follower with what
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from lakemq.broker_core.api.ports import PartitionLog
@@ -23,6 +23,30 @@ class EpochEnd(NamedTuple):
     """The greatest epoch of the log that is not above the one asked for; -1: it has none."""
     end_offset: Offset
     """Offset behind the last record of that epoch (KIP-279)."""
+
+
+FetchCommitted = Callable[[Offset, Offset], Awaitable[tuple[bytes, Offset]]]
+"""Committed batches that another replica has of [offset, end), some of them or all, and the offset
+up to which these are all. Raises Unavailable, CorruptLog."""
+
+
+@runtime_checkable
+class Repairable(Protocol):
+    """A partition log whose damaged parts can be copied from another replica. All methods are
+    called on the node's event loop."""
+
+    def damaged(self) -> Sequence[Offset]:
+        """Segments, by their base offsets, that are known to be damaged and can be repaired: no
+        more is appended to them, all of them is committed, and their bytes are on this disk."""
+
+    async def repair(self, base: Offset, fetch: FetchCommitted) -> bool:
+        """Repair one of `damaged`; False: it does not need it any more. Readers may read meanwhile,
+        and a crash leaves the log as it was. Raises Unavailable (try again), CorruptLog (what
+        `fetch` gave does not fit), StorageFenced, what `fetch` raises."""
+
+    def when_damaged(self, repair: Callable[[], Awaitable[bool]] | None) -> None:
+        """Have readers that meet damage wait for `repair()` before they are refused; if it returns
+        True they read again. None: refuse at once."""
 
 
 @runtime_checkable

@@ -120,10 +120,12 @@ class Peers:
         finally:
             call.cancel()
 
-    async def call(self, node: str, method: str, request: bytes) -> bytes:
+    async def call(
+        self, node: str, method: str, request: bytes, timeout_s: float = _CALL_S
+    ) -> bytes:
         """The answer of a node. Raises Unavailable, NotAuthenticated."""
         ask: Any = self._channel(node).unary_unary(SERVICE + method)
-        call: Any = ask(request, metadata=self._identity.metadata(), timeout=_CALL_S)
+        call: Any = ask(request, metadata=self._identity.metadata(), timeout=timeout_s)
         try:
             answer: bytes = await call
             self._book.check_callee(node, metadata_of(await call.initial_metadata()))

@@ -20,6 +20,9 @@ _COUNTERS: Final = (
     ("tail_reads", "1", "Fetches answered from memory."),
     ("disk_reads", "1", "Fetches answered from files."),
     ("read_bytes", "By", "Bytes of record batches fetched."),
+    ("scrubbed_bytes", "By", "Bytes of sealed segments read in search of damage."),
+    ("damages_found", "1", "Segments found damaged, by the scrub or by readers."),
+    ("repaired_segments", "1", "Segments put together again from another replica."),
 )
 
 
@@ -42,6 +45,7 @@ def register_metrics(meter: Meter, storage: JournalStorage) -> None:
         ("unflushed_bytes", "By", storage.unflushed_bytes, "Appended bytes not yet durable."),
         ("partitions", "1", storage.open_partitions, "Open partition logs."),
         ("fenced_partitions", "1", storage.fenced_partitions, "Logs that take no appends."),
+        ("damaged_segments", "1", storage.damaged_segments, "Segments known to be damaged now."),
         ("size_bytes", "By", storage.size_bytes, "Bytes of record batches on this disk."),
     ):
         meter.create_observable_gauge(

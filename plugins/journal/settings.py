@@ -32,6 +32,11 @@ class JournalSettings(PluginSettings):
     """Free space below which appends are refused, so that retention still can work (bytes)."""
     maintenance_interval_ms: int = Field(default=10_000, ge=100)
     """How often space, segment age, retention and compaction are looked at (ms)."""
+    scrub_max_bytes_per_s: int = Field(default=2 * _MIB, ge=0)
+    """How fast sealed segments are read in search of damage (bytes per second); 0: not at all."""
+    scrub_interval_ms: int = Field(default=7 * 24 * 60 * 60 * 1000, ge=1000)
+    """Time from the begin of one such pass over all segments to the next (ms); longer where the
+    rate asks for it."""
     producer_expiry_ms: int = Field(default=7 * 24 * 60 * 60 * 1000, ge=60_000)
     """How long an idempotent producer that sends nothing is remembered (ms)."""
     producers_max: int = Field(default=100_000, ge=1)

@@ -277,6 +277,10 @@ class JournalStorage:
         """Number of partitions that take no appends after a failed fsync."""
         return sum(log.is_fenced for log in list(self._logs.values()))
 
+    def damaged_segments(self) -> int:
+        """Number of segments of open partitions that are known to be damaged."""
+        return sum(len(log.folder.damages) for log in list(self._logs.values()))
+
     def size_bytes(self) -> int:
         """Bytes of all open partitions on disk."""
         return sum(log.folder.size_bytes() for log in list(self._logs.values()))

@@ -456,3 +456,57 @@ class ReplicaReport(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplicaReport: _TypeAlias = ReplicaReport  # noqa: Y015
+
+@_typing.final
+class ReadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    """16 bytes."""
+    partition: _builtins.int
+    offset: _builtins.int
+    """The first offset that is wanted, and the first one that is not."""
+    end: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "offset", b"offset", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadRequest: _TypeAlias = ReadRequest  # noqa: Y015
+
+@_typing.final
+class ReadResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCHES_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    batches: _builtins.bytes
+    """Back to back, as they lie: whole ones, within what is wanted."""
+    next_offset: _builtins.int
+    """They are all that there is below it."""
+    def __init__(
+        self,
+        *,
+        batches: _builtins.bytes = ...,
+        next_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "next_offset", b"next_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadResponse: _TypeAlias = ReadResponse  # noqa: Y015

@@ -49,6 +49,11 @@ class PeerStub:
                 request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReportRequest.SerializeToString,
                 response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReportResponse.FromString,
                 _registered_method=True)
+        self.Read = channel.unary_unary(
+                '/lakemq.peer.v1.Peer/Read',
+                request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadRequest.SerializeToString,
+                response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServicer:
@@ -76,6 +81,13 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Read(self, request, context):
+        """Committed batches of a replica of the callee, for a replica that is damaged there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -93,6 +105,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Report,
                     request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReportRequest.FromString,
                     response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReportResponse.SerializeToString,
+            ),
+            'Read': grpc.unary_unary_rpc_method_handler(
+                    servicer.Read,
+                    request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadRequest.FromString,
+                    response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,6 +193,33 @@ class Peer:
             '/lakemq.peer.v1.Peer/Report',
             lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReportRequest.SerializeToString,
             lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Read(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.peer.v1.Peer/Read',
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadRequest.SerializeToString,
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadResponse.FromString,
             options,
             channel_credentials,
             insecure,

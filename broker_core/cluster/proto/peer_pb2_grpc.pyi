@@ -48,6 +48,8 @@ class PeerStub:
     """
     Report: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ReportRequest, _peer_pb2.ReportResponse]
     """Where replicas of the callee end, for an election by an operator's word."""
+    Read: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ReadRequest, _peer_pb2.ReadResponse]
+    """Committed batches of a replica of the callee, for a replica that is damaged there."""
 
 @_typing.type_check_only
 class PeerAsyncStub(PeerStub):
@@ -60,6 +62,8 @@ class PeerAsyncStub(PeerStub):
     """
     Report: _aio.UnaryUnaryMultiCallable[_peer_pb2.ReportRequest, _peer_pb2.ReportResponse]  # type: ignore[assignment]
     """Where replicas of the callee end, for an election by an operator's word."""
+    Read: _aio.UnaryUnaryMultiCallable[_peer_pb2.ReadRequest, _peer_pb2.ReadResponse]  # type: ignore[assignment]
+    """Committed batches of a replica of the callee, for a replica that is damaged there."""
 
 class PeerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -87,5 +91,13 @@ class PeerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.ReportResponse, _abc.Awaitable[_peer_pb2.ReportResponse]]:
         """Where replicas of the callee end, for an election by an operator's word."""
+
+    @_abc_1.abstractmethod
+    def Read(
+        self,
+        request: _peer_pb2.ReadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.ReadResponse, _abc.Awaitable[_peer_pb2.ReadResponse]]:
+        """Committed batches of a replica of the callee, for a replica that is damaged there."""
 
 def add_PeerServicer_to_server(servicer: PeerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

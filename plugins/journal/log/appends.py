@@ -64,6 +64,7 @@ class Appends:
         tail_max_bytes: int,
     ) -> None:
         self.folder = recovered.folder
+        self.folder.on_damage = context.counters.found_damage
         self.topic, self.partition = topic, partition
         self.notes = recovered.notes
         self._context = context

@@ -27,6 +27,13 @@ class Counters:
     tail_reads: int = 0
     disk_reads: int = 0
     read_bytes: int = 0
+    scrubbed_bytes: int = 0
+    damages_found: int = 0
+    repaired_segments: int = 0
+
+    def found_damage(self) -> None:
+        """Readers of several threads may lose a count to each other; damage is rare."""
+        self.damages_found += 1
 
 
 @dataclass

@@ -7,9 +7,11 @@ reason to look again, not an error.
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Final, Protocol
 
 from lakemq.broker_core.api.errors import CorruptLog, StorageFenced
 from lakemq.plugins.journal.maintenance.retention import starting_at
-from lakemq.plugins.journal.segment.damage import Damage, survey
+from lakemq.plugins.journal.segment.damage import Damage, readable, survey
 from lakemq.plugins.journal.segment.files import Files, replace_file
 from lakemq.plugins.journal.segment.index import BadIndex, SparseIndex, decode_index, encode_index
 from lakemq.plugins.journal.segment.manifest import (
@@ -30,6 +32,7 @@ from lakemq.plugins.journal.segment.walk import BadBatch, Read
 from lakemq.plugins.journal.tiering.object_store import ObjectStore, StoreError
 from lakemq.plugins.journal.tiering.remote_segment import RemoteSegment, open_remote
 
+_log: Final = logging.getLogger(__name__)
 _INDEXES_MAX: Final = 1024
 _NO_END: Final = 1 << 63
 
@@ -94,7 +97,9 @@ class LogFolder:
         """Index of the active segment; its `covered_bytes` are durable."""
         self.changing = threading.Lock()
         self.damages: dict[str, Damage] = {}
-        """Damage met by readers and recovery, by segment name; shown in the status."""
+        """Damage met by readers and the scrub, by segment name; shown in the status."""
+        self.on_damage: Callable[[], None] = lambda: None
+        """Called, on any thread, when a segment is found damaged that was not known to be."""
         self._manifest = manifest
         self._indexes = indexes
 
@@ -225,7 +230,7 @@ class LogFolder:
         index = SparseIndex(segment.base_offset, segment.generation, interval)
         for found in survey(read, 0, segment.size_bytes, segment.base_offset):
             if isinstance(found, Damage):
-                self.damages[segment.log_name] = found
+                self.note_damage(segment, found)
                 index.covered_bytes = found.end_position
             else:
                 index.covered_bytes = found.position
@@ -252,6 +257,32 @@ class LogFolder:
         for name in (segment.log_name, segment.index_name, segment.sums_name):
             self.files.remove(self.path / name)
 
+    def put_in_place(
+        self, group: Sequence[SegmentInfo], new: SegmentInfo, stray: Path, index: SparseIndex
+    ) -> bool:
+        """Have `new`, whose bytes are in the synced file `stray`, take the place of neighbours in
+        the manifest; False: they have changed meanwhile, and `stray` is gone.
+
+        OSError: the log is as it was. StorageFenced.
+        """
+        with self.changing:
+            segments = self._manifest.segments
+            at = segments.index(group[0]) if group[0] in segments else -1
+            if at < 0 or segments[at : at + len(group)] != tuple(group):
+                self.files.remove(stray)
+                return False
+            # Within the lock: another rewriter may have given its file the same name just now. The
+            # name appears when the file is whole and synced: where a manifest is rebuilt from
+            # names, the higher generation is believed (`Recovery._manifest_from_names`).
+            self.files.rename(stray, self.path / new.log_name)
+            self.keep_index(index)
+            after = segments[at + len(group) :]
+            manifest = self._manifest.with_segments(*segments[:at], new, *after)
+            self.commit(manifest.discarding(group) if new.remote is None else manifest)
+        for segment in group:
+            self.drop_files(segment)
+        return True
+
     def start_at(self, offset: int, offset_end: int) -> None:
         """Move the log's start forward to `offset`, durably; segments below it that a start does
         not need (`offset_end`) go at once. OSError: nothing has changed. StorageFenced."""
@@ -273,14 +304,29 @@ class LogFolder:
         start = index.positions[entry] if entry >= 0 else 0
         first = index.offsets[entry] if entry >= 0 else segment.base_offset
         damage = Damage(bad.position, size, first, -1, bad.reason)
-        for found in survey(handle.read_at, start, size, first, index.positions):
+        for found in survey(readable(handle.read_at), start, size, first, index.positions):
             if isinstance(found, Damage) and found.end_position > bad.position:
                 damage = found
                 break
         if isinstance(handle, RemoteSegment) and handle.trouble:
             damage = damage._replace(reason=handle.trouble)
-        self.damages[segment.log_name] = damage
+        self.note_damage(segment, damage)
         return damage
+
+    def note_missing(self, segment: SegmentInfo) -> None:
+        """The file of a segment that the manifest names is not there."""
+        reason = "its file is missing"
+        whole = Damage(0, segment.size_bytes, segment.base_offset, -1, reason)
+        self.note_damage(segment, whole)
+
+    def note_damage(self, segment: SegmentInfo, damage: Damage) -> None:
+        """Remember it for the status; said and counted once for each segment."""
+        known = segment.log_name in self.damages
+        self.damages[segment.log_name] = damage
+        if not known:
+            what = describe_damage(damage, segment, self.covered_end(segment))
+            _log.error("%s: %s", self.path, what)
+            self.on_damage()
 
     def corrupt(self, segment: SegmentInfo, damage: Damage) -> CorruptLog:
         """The error for a read of a record that is damaged."""

@@ -7,7 +7,7 @@ is copied, cut and closed. Nothing here blocks the loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,7 @@ from lakemq.broker_core.api.errors import (
     Unavailable,
 )
 from lakemq.broker_core.api.records.tiered import SEGMENTS_MAX, TieredSegments
-from lakemq.broker_core.api.replica_ports import EpochEnd
+from lakemq.broker_core.api.replica_ports import EpochEnd, FetchCommitted
 from lakemq.broker_core.api.types import (
     Acks,
     AppendResult,
@@ -30,9 +30,11 @@ from lakemq.plugins.journal.log.appends import CLOSED, CUTTING, Appends, Role
 from lakemq.plugins.journal.log.context import LogContext
 from lakemq.plugins.journal.log.folder import describe_damage
 from lakemq.plugins.journal.log.recovery import Recovered
+from lakemq.plugins.journal.log.repair import repair_segment
 from lakemq.plugins.journal.log.replica_batches import checked_batches
 from lakemq.plugins.journal.log.truncation import restart_at, truncate
 from lakemq.plugins.journal.log.waiting import Waiting
+from lakemq.plugins.journal.segment.manifest import SegmentInfo
 from lakemq.plugins.journal.segment.tail import Tail
 
 NO_OFFSET_MAX: Final = 1 << 63
@@ -40,7 +42,7 @@ NO_OFFSET_MAX: Final = 1 << 63
 
 
 class JournalLog(Appends):
-    """Implements the ports `PartitionLog` and `ReplicaLog`."""
+    """Implements the ports `PartitionLog`, `ReplicaLog` and `Repairable`."""
 
     def __init__(
         self,
@@ -235,6 +237,46 @@ class JournalLog(Appends):
     def segment_start(self, offset: Offset) -> Offset:
         """See the port."""
         return Offset(self.folder.segment_at(offset).base_offset)
+
+    # ------------------------------------------------------------ repair
+
+    def damaged(self) -> Sequence[Offset]:
+        """See the port."""
+        if not self.folder.damages or not self.is_open():
+            return ()
+        return [Offset(each.base_offset) for each in self._damaged_segments()]
+
+    def _damaged_segments(self) -> list[SegmentInfo]:
+        """Without those of which the object store has a copy too: their bytes must stay those of
+        it."""
+        return [
+            segment
+            for segment in self.folder.manifest.segments
+            if segment.log_name in self.folder.damages
+            and segment.local
+            and segment.remote is None
+            and 0 <= segment.next_offset <= self._reader.high_watermark
+        ]
+
+    async def repair(self, base: Offset, fetch: FetchCommitted) -> bool:
+        """See the port."""
+        for segment in self._damaged_segments():
+            if segment.base_offset == base:
+                break
+        else:
+            return False
+        gaps = segment.may_have_gaps or "compact" in self.config.cleanup
+        try:
+            return await repair_segment(self._context, self.folder, segment, fetch, gaps=gaps)
+        except StorageFenced as error:
+            self.fence(str(error))
+            raise
+
+    def when_damaged(self, repair: Callable[[], Awaitable[bool]] | None) -> None:
+        """See the port."""
+        self._reader.repair = repair
+
+    # ------------------------------------------------------------ cut
 
     async def truncate(self, offset: Offset) -> None:
         """See the port."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Final
 
-from lakemq.broker_core.api.errors import OffsetOutOfRange, Unavailable
+from lakemq.broker_core.api.errors import CorruptLog, OffsetOutOfRange, Unavailable
 from lakemq.broker_core.api.ports import Tap
 from lakemq.broker_core.api.records.tiered import SEGMENTS_MAX, TieredSegments
 from lakemq.broker_core.api.types import FetchResult, Offset
@@ -45,6 +46,8 @@ class LogReader:
         self.high_watermark = high_watermark
         self.durable_end = folder.active_index.next_offset
         self.closed = False
+        self.repair: Callable[[], Awaitable[bool]] | None = None
+        """What readers that meet damage wait for; True: they may read again."""
         self._context = context
         self._folder = folder
         self._log_end = log_end
@@ -129,10 +132,7 @@ class LogReader:
         cut = self.tail.read(offset, bytes_max, self.high_watermark)
         if cut is None:
             self._context.counters.disk_reads += 1
-            cut = await self._context.loop.run_in_executor(
-                self._readers_of(offset), read_slice, self._folder, offset, self.high_watermark,
-                bytes_max,
-            )  # fmt: skip
+            cut = await self._read_files(offset, self.high_watermark, bytes_max)
         else:
             self._context.counters.tail_reads += 1
         self._context.counters.read_bytes += len(cut.data)
@@ -148,10 +148,17 @@ class LogReader:
         cut = self.tail.read(offset, _AGAIN_MAX_BYTES, offset_end)
         if cut is not None:
             return cut
-        return await self._context.loop.run_in_executor(
-            self._readers_of(offset), read_slice, self._folder, offset, offset_end,
-            _AGAIN_MAX_BYTES,
-        )  # fmt: skip
+        return await self._read_files(offset, offset_end, _AGAIN_MAX_BYTES)
+
+    async def _read_files(self, offset: int, offset_end: int, bytes_max: int) -> Slice:
+        readers = self._readers_of(offset)
+        read = partial(read_slice, self._folder, offset, offset_end, bytes_max)
+        try:
+            return await self._context.loop.run_in_executor(readers, read)
+        except CorruptLog:
+            if self.repair is None or not await self.repair():
+                raise
+        return await self._context.loop.run_in_executor(readers, read)
 
     def read_replica(self, offset: int, bytes_max: int) -> asyncio.Future[bytes]:
         """See the port."""

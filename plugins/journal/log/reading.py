@@ -38,6 +38,7 @@ def read_slice(folder: LogFolder, offset: int, offset_end: int, bytes_max: int) 
             if folder.manifest is manifest:
                 # The manifest still names it: it is lost, not compacted or deleted meanwhile.
                 missing = _segment_at(manifest.segments, offset)
+                folder.note_missing(missing)
                 raise CorruptLog(describe_missing(missing)) from None
         except (ObjectMissing, ForeignObject) as error:
             gone = _segment_at(manifest.segments, offset)

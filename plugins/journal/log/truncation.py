@@ -60,14 +60,14 @@ def restart_at(writer: LogWriter, offset: int, now_ms: int) -> None:
     object store are left there: the leader may have them too. Raises as `truncate` does."""
     folder = writer.folder
     writer.close()
-    generations = [s.generation for s in folder.manifest.segments if s.base_offset == offset]
-    fresh = SegmentInfo(offset, max(generations, default=-1) + 1, now_ms)
     try:
-        folder.files.create(folder.path / fresh.log_name).close()
-        # Gone before the manifest is replaced: beside the new one it would give this log the
-        # producers of records that it no longer has.
-        _remove_checkpoint(folder)
         with folder.changing:
+            before = [s.generation for s in folder.manifest.segments if s.base_offset == offset]
+            fresh = SegmentInfo(offset, max(before, default=-1) + 1, now_ms)
+            folder.files.create(folder.path / fresh.log_name).close()
+            # Gone before the manifest is replaced: beside the new one it would give this log the
+            # producers of records that it no longer has.
+            _remove_checkpoint(folder)
             gone = folder.manifest.segments
             folder.commit(
                 replace(folder.manifest, log_start_offset=offset, segments=(fresh,), epochs=())

@@ -146,38 +146,42 @@ class Compactor:
     def _rewrite(self, group: Sequence[SegmentInfo], rule: KeepRule) -> None:
         first, last = group[0], group[-1]
         generation = max(segment.generation for segment in group) + 1
-        # Without a remote place: the object holds the records of before, and becomes garbage
-        # (`_swap`).
+        # Without a remote place: the object holds the records of before, and becomes garbage.
         merged = replace(
             first, generation=generation, next_offset=last.next_offset, compacted=True,
             created_ms=min(segment.created_ms for segment in group),
             sealed_ms=max(segment.sealed_ms for segment in group), remote=None,
         )  # fmt: skip
         folder = self._folder
-        path = folder.path / merged.log_name
-        stray = path.with_name(path.name + NEW_SUFFIX)
+        stray = folder.path / (merged.log_name + NEW_SUFFIX)
         index = SparseIndex(first.base_offset, generation, folder.active_index.interval_bytes)
         try:
             with closing(folder.files.create(stray)) as handle:
                 self._copy(group, rule, handle, index)
                 handle.sync()
-            # Its name appears when it is whole and synced: where a manifest is rebuilt from names,
-            # the higher generation is believed (`Recovery._manifest_from_names`).
-            folder.files.rename(stray, path)
-            folder.keep_index(index)
+            if len(group) == 1 and index.covered_bytes == first.size_bytes:
+                folder.files.remove(stray)  # Nothing went: the original stays, and is done.
+                self._mark_compacted(first)
+                return
+            newest_ms = max(segment.max_timestamp_ms for segment in group)
+            merged = replace(merged, size_bytes=index.covered_bytes, max_timestamp_ms=newest_ms)
+            folder.put_in_place(group, merged, stray, index)
         except OSError:
             with suppress(OSError):
                 folder.files.remove(stray)
             raise
-        if len(group) == 1 and index.covered_bytes == first.size_bytes:
-            folder.drop_files(merged)  # Nothing went: the original stays, and is done.
-            self._swap(group, replace(first, compacted=True))
-            return
-        newest_ms = max(segment.max_timestamp_ms for segment in group)
-        self._swap(
-            group,
-            replace(merged, size_bytes=index.covered_bytes, max_timestamp_ms=newest_ms),
-        )
+
+    def _mark_compacted(self, segment: SegmentInfo) -> None:
+        folder = self._folder
+        with folder.changing:
+            segments = folder.manifest.segments
+            if segment in segments:
+                done = replace(segment, compacted=True)
+                folder.commit(
+                    folder.manifest.with_segments(
+                        *(done if each == segment else each for each in segments)
+                    )
+                )
 
     def _copy(
         self,
@@ -200,22 +204,3 @@ class Compactor:
                     handle.write_at(position, buffered)
                     position, size, buffered = position + size, 0, []
         handle.write_at(position, buffered)
-
-    def _swap(self, group: Sequence[SegmentInfo], merged: SegmentInfo) -> None:
-        """Put the new segment in place of the group, unless the group has changed meanwhile."""
-        folder = self._folder
-        with folder.changing:
-            segments = folder.manifest.segments
-            bases = [segment.base_offset for segment in segments]
-            at = bases.index(group[0].base_offset) if group[0].base_offset in bases else -1
-            unchanged = at >= 0 and tuple(segments[at : at + len(group)]) == tuple(group)
-            if unchanged:
-                after = segments[at + len(group) :]
-                manifest = folder.manifest.with_segments(*segments[:at], merged, *after)
-                folder.commit(manifest.discarding(group) if merged.remote is None else manifest)
-        # Files of the group go only where `merged` has taken their place. A `merged` of the group's
-        # own generation is the original, of which nothing went: it has no files of its own.
-        own_files = all(segment.generation != merged.generation for segment in group)
-        if own_files:
-            for segment in group if unchanged else [merged]:
-                folder.drop_files(segment)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from lakemq.broker_core.api.errors import LakeMQError, StorageFenced
 from lakemq.broker_core.api.state.internal_topics import is_internal
@@ -21,6 +22,7 @@ from lakemq.plugins.journal.log.folder import LogFolder
 from lakemq.plugins.journal.log.partition_log import JournalLog
 from lakemq.plugins.journal.maintenance.compactor import CompactionLimits, Compactor
 from lakemq.plugins.journal.maintenance.retention import retained
+from lakemq.plugins.journal.maintenance.scrub import Scrub
 from lakemq.plugins.journal.segment.files import Files
 from lakemq.plugins.journal.segment.walk import BadBatch
 from lakemq.plugins.journal.settings import JournalSettings
@@ -28,6 +30,7 @@ from lakemq.plugins.journal.tiering.object_store import ObjectStore, StoreError
 from lakemq.plugins.journal.tiering.uploader import Tier, delete_topic_objects
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 _LOGS_A_TURN = 50
 """Partitions that are looked at in one go: enough that going to the thread and back does not
 count, few enough that the event loop is not held up."""
@@ -88,6 +91,13 @@ class Maintenance:
         self._store = store
         self._thread = ThreadPoolExecutor(1, "journal-maintain")
         self._tasks = [asyncio.ensure_future(self._run(self.tick))]
+        if settings.scrub_max_bytes_per_s:
+            scrub = Scrub(
+                logs, context.counters, self._in_thread,
+                bytes_per_s=settings.scrub_max_bytes_per_s,
+                interval_s=settings.scrub_interval_ms / 1000,
+            )  # fmt: skip
+            self._tasks.append(asyncio.ensure_future(scrub.run()))
         if store is not None:
             self._tasks.append(asyncio.ensure_future(self._run(self.tick_tiering)))
         self._limits = CompactionLimits(
@@ -126,8 +136,8 @@ class Maintenance:
                 return
             self.maintain(log)
 
-    async def _in_thread(self, work: Callable[[], None]) -> None:
-        await self._context.loop.run_in_executor(self._thread, work)
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await self._context.loop.run_in_executor(self._thread, work)
 
     def _look_at_space(self) -> None:
         try:

@@ -34,6 +34,18 @@ class Damage(NamedTuple):
     reason: str
 
 
+def readable(read: Read) -> Read:
+    """`read` with nothing in place of what the disk cannot give (EIO)."""
+
+    def read_or_nothing(position: int, size: int) -> bytes:
+        try:
+            return read(position, size)
+        except OSError:
+            return b""
+
+    return read_or_nothing
+
+
 def survey(
     read: Read, start: int, end: int, first_offset: int, known: Sequence[int] = ()
 ) -> Iterator[BatchAt | Damage]:
