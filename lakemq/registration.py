@@ -22,6 +22,8 @@ ACTIVE_MAX_S: Final = 2.5
 REGISTER_MAX_S: Final = 5.0
 """How long a start waits for a dead process of the same node id to be fenced."""
 LEAVE_MAX_S: Final = 1.0
+DEAF_S: Final = 1.0
+"""Time without an answer after which heartbeats say that they get none: two of them are missing."""
 FENCED: Final = "fenced"
 _PAUSE_S: Final = 0.2
 
@@ -66,6 +68,8 @@ class Registration:
         self._partitions = partitions
         self._disowned = tuple(disowned)
         self._state = ""
+        self._answered_s = float("-inf")
+        """When the last heartbeat was answered."""
         self._activating: asyncio.Task[None] | None = None
         self._active = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -103,6 +107,7 @@ class Registration:
     async def _register(self) -> None:
         await self._end_activating()
         self._node = await self._client.register_node(self._wanted, self._disowned)
+        self._state = ""
         # Told once: what is copied from now on counts.
         self._disowned = ()
         self._partitions.registered()
@@ -148,12 +153,19 @@ class Registration:
         return int(level) >= STORAGE_LEVEL
 
     def _report(self, number: int) -> HeartbeatReport:
-        # Before it goes out: the lease counts from here, the controller's clock from its arrival.
-        self._partitions.lease.sent(number, time.monotonic())
-        return HeartbeatReport(self._load())
+        now_s = time.monotonic()
+        # A node whose heartbeats arrive and whose answers do not leads nothing by its lease. It
+        # says so, for another one to lead.
+        hears = self._state in ("", FENCED) or now_s - self._answered_s < DEAF_S
+        if hears:
+            # Before it goes out: the lease counts from here, the controller's clock from its
+            # arrival. It does not from one that says otherwise, so that is no lease either.
+            self._partitions.lease.sent(number, now_s)
+        return HeartbeatReport(self._load(), ready=hears)
 
     def _note(self, answer: HeartbeatAnswer) -> None:
         state = answer.state
+        self._answered_s = time.monotonic()
         if state != self._state and self._state:
             level = logging.WARNING if state == FENCED else logging.INFO
             _log.log(level, "node %s is %s", self._wanted.node_id, state)

@@ -196,6 +196,14 @@ async def _empty(client: RemoteClient, name: str, at_once: int) -> None:
             typer.echo(f"{name}: {len(held)} replicas left")
         if not held:
             return
+        # Nothing moves until it is back: no other node has anything to copy.
+        if found.state == "fenced" and await _only_there(client, name) == held:
+            raise InvalidArgument(
+                f"{len(held)} partitions have no replica in sync but that of {name!r} "
+                f"({_some(held)}), which does not run. Start it and repeat this, or delete the "
+                "topics; where another replica is alive, `lakemq partition elect --unclean` lets "
+                "it lead, without what it lacks"
+            )
         if not running:
             raise InvalidArgument(
                 f"{len(held)} replicas of {name!r} have nowhere to go ({_some(held)}): no other "
@@ -219,6 +227,18 @@ async def _held(client: RemoteClient, name: str, *, internal: bool) -> list[str]
         for topic in topics
         for partition in topic.partitions
         if name in partition.replicas and topic.name.startswith(INTERNAL_PREFIXES) == internal
+    ]
+
+
+async def _only_there(client: RemoteClient, name: str) -> list[str]:
+    """Those of them, but internal ones, of which no other node has all records."""
+    _, topics = await client.topics()
+    return [
+        f"{topic.name}/{partition.partition}"
+        for topic in topics
+        for partition in topic.partitions
+        if {*partition.in_sync, *partition.eligible} == {name}
+        and not topic.name.startswith(INTERNAL_PREFIXES)
     ]
 
 

@@ -42,7 +42,7 @@ class NodeReport(NamedTuple):
     load: Mapping[str, float] = MappingProxyType({})
     """Figures of the node's choice."""
     ready: bool = True
-    """It may become active."""
+    """It may become active, or stay so: it hears the answers to its heartbeats."""
     full: bool = False
     """It can take no new replicas."""
 
@@ -82,14 +82,16 @@ class FailureDetector:
     def record_heartbeat(
         self, node_id: str, broker_epoch: int, now_s: float, report: NodeReport
     ) -> None:
-        """Note a heartbeat of a registration, and what came with it."""
+        """Note a heartbeat of a registration, and what came with it. One that is not ready is no
+        sign of life: of a node that gets no answers it would be heard for ever."""
         state = self._heartbeats.get(node_id)
         # Another incarnation: what the one before it sent says nothing about it.
         if state is None or state.broker_epoch != broker_epoch:
             state = self._heartbeats[node_id] = _HeartbeatState(broker_epoch, now_s, now_s)
-        if now_s - state.heard_s > _GAP_S:
-            state.stable_since_s = now_s
-        state.heard_s = now_s
+        if report.ready:
+            if now_s - state.heard_s > _GAP_S:
+                state.stable_since_s = now_s
+            state.heard_s = now_s
         state.report = report._replace(load=figures_of(report.load))
 
     def leave(self, node_id: str) -> None:

@@ -43,7 +43,8 @@ class HeartbeatReport(NamedTuple):
     load: Load = MappingProxyType({})
     """Figures of the node's choice."""
     ready: bool = True
-    """It may become active: its logs are recovered."""
+    """It may become active, or stay so. Heartbeats that are not ready are no sign of life: for a
+    node that gets no answers, or whose logs are not recovered."""
     leaving: bool = False
     """It is about to stop: its leaderships go elsewhere, and it never becomes active again."""
     full: bool = False

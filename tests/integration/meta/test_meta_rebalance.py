@@ -188,6 +188,25 @@ async def test_a_dead_node_is_decommissioned_and_removed(
         assert [n.node_id for n in await client.nodes()] == ["a", "c"]
 
 
+async def test_a_decommission_does_not_wait_for_what_is_lost_with_the_node(
+    member: MetaMember, client: RemoteClient
+) -> None:
+    await client.register_node(NodeRegistration("b", {}, heartbeats=True))
+    async with alive(client, "b"):
+        await client.create_topic("alone", 2, {}, replication=1)
+    await client.register_node(NodeRegistration("a", {}, heartbeats=True))
+    async with alive(client, "a"):
+
+        async def is_fenced() -> bool:
+            return [n.state for n in await client.nodes()] == ["active", "fenced"]
+
+        await true(is_fenced)
+        async with asyncio.timeout(20):
+            refused = await command(member, "node", "decommission", "b")
+        assert refused.exit_code == 1
+        assert "no replica in sync but that of 'b' (alone/0, alone/1)" in refused.output
+
+
 async def _holds(client: RemoteClient, name: str) -> bool:
     return held((await client.topics())[1][0], name) > 0
 

@@ -441,6 +441,20 @@ def test_a_flapping_node_waits_longer_each_time() -> None:
     assert all(later > 1.8 * earlier for earlier, later in zip(waits, waits[1:], strict=False))
 
 
+def test_a_node_that_hears_no_answers_is_fenced() -> None:
+    detector = FailureDetector()
+    detector.restart(0.0)
+    detector.record_heartbeat("n", 1, 10.0, NodeReport())
+    deaf = NodeReport(ready=False)
+    detector.record_heartbeat("n", 1, 11.5, deaf)
+    assert detector.state_changes([registration("active")], 11.9) == []
+    detector.record_heartbeat("n", 1, 12.0, deaf)
+    assert detector.state_changes([registration("active")], 12.1) == [FENCE]
+    assert detector.state_changes([registration("fenced")], 12.1) == []
+    detector.record_heartbeat("n", 1, 12.2, NodeReport())
+    assert detector.state_changes([registration("fenced")], 12.2 + STABLE_S + 0.01) == [ACTIVATE]
+
+
 def test_a_pause_breaks_the_calm() -> None:
     detector = FailureDetector()
     detector.restart(0.0)

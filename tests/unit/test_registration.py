@@ -1,0 +1,85 @@
+"""Goal: a node never leads by heartbeats that the controller does not take as a sign of life."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pytest
+
+from lakemq import registration
+from lakemq.broker_core.replication.lease import LEASE_S, Lease
+from lakemq.meta_service.api.remote.control_calls import HeartbeatAnswer, HeartbeatReport
+from lakemq.meta_service.api.types import NodeRegistration
+
+NODE = NodeRegistration("n", {}, broker_epoch=1, storage_id="disk")
+
+
+class Led:
+    def __init__(self) -> None:
+        self.lease = Lease()
+
+    def registered(self) -> None:
+        self.lease.end()
+
+    async def activated(self) -> None:
+        pass
+
+    async def let_go(self) -> None:
+        pass
+
+
+class Controller:
+    """A client whose answers the test gives."""
+
+    def __init__(self) -> None:
+        self.report: Callable[[int], HeartbeatReport] = lambda _: HeartbeatReport()
+        self.answers: asyncio.Queue[HeartbeatAnswer] = asyncio.Queue()
+
+    async def register_node(self, *_: object) -> NodeRegistration:
+        return NODE
+
+    async def heartbeats(
+        self, _node: str, _epoch: int, report: Callable[[int], HeartbeatReport], **_: Any
+    ) -> AsyncGenerator[HeartbeatAnswer]:
+        self.report = report
+        while True:
+            yield await self.answers.get()
+
+    async def leave(self, *_: object) -> None:
+        pass
+
+    async def answer(self, number: int, state: str = "active") -> None:
+        self.answers.put_nowait(HeartbeatAnswer(state, number))
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+async def test_a_node_that_hears_no_answers_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(registration.time, "monotonic", lambda: now_s)
+    led, controller = Led(), Controller()
+    client: Any = controller
+    node = registration.Registration(client, NODE, dict, lambda _: None, led)
+    starting = asyncio.create_task(node.start())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert controller.report(1).ready, "nothing was answered yet, as in any start"
+    await controller.answer(1)
+    await starting
+    now_s += registration.DEAF_S - 0.1
+    assert controller.report(2).ready
+    now_s += 0.2
+    assert not controller.report(3).ready
+    assert led.lease.held(100.0 + LEASE_S - 0.1)
+    # The controller goes by heartbeat 2 at the latest, and so does the lease.
+    await controller.answer(3)
+    assert led.lease.held(100.0 + LEASE_S - 0.1) and not led.lease.held(100.0 + LEASE_S)
+    assert controller.report(4).ready, "answers come again"
+    now_s += registration.DEAF_S + 0.1
+    assert not controller.report(5).ready
+    await controller.answer(5, "fenced")
+    now_s += registration.DEAF_S + 0.1
+    assert controller.report(6).ready, "a fenced node may become active"
+    await node.stop()
