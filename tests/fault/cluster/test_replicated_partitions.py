@@ -9,26 +9,22 @@ that idempotent producers sent is stored twice. One cluster for all tests, each 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 import lakemq
-from lakemq.meta_service.api.remote.client import RemoteClient
-from lakemq.meta_service.api.types import PartitionDescription
 from lakemq.testing import Cluster, History
 from tests.support.cluster.load import Load, MqttLoad, until
+from tests.support.cluster.topics import leader, made, partitions, until_in_sync
 from tests.support.node.node import unique
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(900)]
 ROUNDS = int(os.environ.get("LAKEMQ_FAULT_ROUNDS", "1"))
 long_run = pytest.mark.skipif(ROUNDS < 2, reason="LAKEMQ_FAULT_ROUNDS is below 2")
-PARTITIONS = 3
 UNREACHABLE_MAX_S = 20.0
 """Clients of a node that does not answer reach another in half of it, on a busy machine too."""
 CONFIG = """
@@ -58,50 +54,6 @@ def cluster(running: Cluster) -> Iterator[Cluster]:
             running.start_node(name)
 
 
-def made(cluster: Cluster, name: str, count: int = PARTITIONS) -> str:
-    """A topic that three nodes keep."""
-
-    async def create() -> None:
-        client = RemoteClient(cluster.meta, timeout_s=30)
-        if name == "both":  # made by the binding, with one partition and one replica
-            await client.alter_topic(name, partitions=count, replication=3, min_in_sync=2)
-        else:
-            await client.create_topic(name, count, {}, replication=3, min_in_sync=2)
-        await client.close()
-
-    asyncio.run(create())
-    until_in_sync(cluster, name)
-    with cluster.client() as client:
-        until(lambda: name in {topic.name for topic in client.topics()})
-    return name
-
-
-def partitions(cluster: Cluster, topic: str) -> tuple[PartitionDescription, ...]:
-    async def ask() -> tuple[PartitionDescription, ...]:
-        client = RemoteClient(cluster.meta, attempt_s=0.5, timeout_s=30)
-        try:
-            _, topics = await client.topics()
-            return next(each.partitions for each in topics if each.name == topic)
-        finally:
-            await client.close()
-
-    return asyncio.run(ask())
-
-
-def leader(cluster: Cluster, topic: str) -> str:
-    """The node that leads most partitions."""
-    ((name, _),) = Counter(each.leader for each in partitions(cluster, topic)).most_common(1)
-    assert name is not None
-    return name
-
-
-def until_in_sync(cluster: Cluster, topic: str, members: int = 3) -> float:
-    return until(
-        lambda: all(len(each.in_sync) == members for each in partitions(cluster, topic)),
-        what=f"{members} replicas of each partition in sync",
-    )
-
-
 def read_until(
     client: lakemq.SyncClient, topic: str, last: bytes, seen: list[bytes | None]
 ) -> None:
@@ -129,14 +81,9 @@ def test_leaders_are_killed_one_after_the_other(cluster: Cluster) -> None:
         until_in_sync(cluster, topic)
     mqtt.stop()
     load.stop()
-    # MQTT's QoS 1 may store a message again whose ack was lost with its node.
-    cluster.assert_no_loss(unique=False)
-    values = Counter(seen.value for records in cluster.stored(topic).values() for seen in records)
-    assert [value for value in mqtt.acked if not values[value]] == []
-    again = [value for value, count in values.items() if count > 1]
-    assert [value for value in again if value is None or not value.startswith(b"mqtt-")] == []
+    again = mqtt.assert_stored()
     print(
-        f"{cluster.history.acks} acks to the SDK, {len(mqtt.acked)} to MQTT, {len(again)} messages "
+        f"{cluster.history.acks} acks to the SDK, {len(mqtt.acked)} to MQTT, {again} messages "
         f"twice; {ROUNDS} kills, longest time without an ack {[f'{gap:.2f}' for gap in gaps]} s"
     )
 

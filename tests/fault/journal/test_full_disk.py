@@ -6,8 +6,6 @@ The node's folder lies on a file system of its own, small and in memory; only ro
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,29 +14,14 @@ import pytest
 
 import lakemq
 from tests.support.node.node import PORTS_FREE, NodeProcess
+from tests.support.node.small_disk import free_bytes, grow, small_disk
 
 pytestmark = pytest.mark.fault
 
 _MIB = 1024 * 1024
-SIZE_MIB = 32
 RESERVE_MIB = 4
 FREE_MIB = 12
 VALUE_BYTES = 100_000
-
-
-@contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
-    folder.mkdir(parents=True)
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount a file system")
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "lakemq-test", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
-    try:
-        yield folder / "ballast"
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @contextmanager
@@ -49,22 +32,6 @@ def node_on_small_disk(folder: Path, settings: str) -> Iterator[tuple[NodeProces
         grow(ballast, FREE_MIB * _MIB)
         with node:
             yield node, ballast
-
-
-def free_bytes(ballast: Path) -> int:
-    found = os.statvfs(ballast.parent)
-    return found.f_bavail * found.f_frsize
-
-
-def grow(ballast: Path, left_bytes: int) -> None:
-    """Until so much is free."""
-    with ballast.open("ab") as file:
-        while (more := free_bytes(ballast) - left_bytes) > 0:
-            try:
-                file.write(bytes(min(more, _MIB)))
-                file.flush()
-            except OSError:
-                return
 
 
 def value(number: int) -> bytes:

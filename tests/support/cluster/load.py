@@ -33,6 +33,7 @@ class Load:
         self.acks: Counter[int] = Counter()
         """Of each producer."""
         self.cluster, self.topic = cluster, topic
+        self._history = cluster.history
         self.acked: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         """By partition: (producer, number, offset), in the order in which they were sent."""
         self.last_ack_s = 0.0
@@ -52,8 +53,8 @@ class Load:
 
     def until_acked(self, more: int, timeout_s: float = 60.0) -> None:
         """Until so many records more are acknowledged."""
-        goal, deadline = self.cluster.history.acks + more, time.monotonic() + timeout_s
-        while self.cluster.history.acks < goal:
+        goal, deadline = self._history.acks + more, time.monotonic() + timeout_s
+        while self._history.acks < goal:
             self._wait(deadline)
 
     def until_each_acked(self, more: int, timeout_s: float = 60.0) -> None:
@@ -145,7 +146,7 @@ class Load:
         self.gap_max_s = max(self.gap_max_s, now - self.last_ack_s)
         self.last_ack_s = now
         self.acks[producer] += 1
-        self.cluster.history.acked(self.topic, placed.partition, placed.offset, value)
+        self._history.acked(self.topic, placed.partition, placed.offset, value)
         place = TopicPartition(self.topic, placed.partition)
         self.acked.setdefault(place, []).append((producer, number, placed.offset))
 
@@ -160,7 +161,7 @@ class Load:
                 ):
                     assert record.offset == following, f"offset {record.offset}, not {following}"
                     following += 1
-                    self.cluster.history.read(self.topic, partition, record.offset, record.value)
+                    self._history.read(self.topic, partition, record.offset, record.value)
             await asyncio.sleep(0.1)
 
 
@@ -187,6 +188,18 @@ class MqttLoad:
             thread.join(60)
             assert not thread.is_alive(), "a publisher did not end"
 
+    def assert_stored(self) -> int:
+        """Of the topic, whose other records come from `Load`: nothing that anybody was told of is
+        lost, and only messages are stored twice; how many. QoS 1 may store one again whose ack was
+        lost with its node."""
+        self.cluster.assert_no_loss(unique=False)
+        stored = self.cluster.stored(self.topic).values()
+        values = Counter(seen.value for records in stored for seen in records)
+        assert [value for value in self.acked if not values[value]] == []
+        again = [value for value, count in values.items() if count > 1]
+        assert [each for each in again if each is None or not each.startswith(b"mqtt-")] == []
+        return len(again)
+
     def _publish(self, number: int) -> None:
         addresses = itertools.cycle(self.cluster.names[number:] + self.cluster.names[:number])
         under_way: dict[int, bytes] = {}
@@ -209,6 +222,7 @@ class MqttLoad:
                 sent = client.publish(f"{self.topic}/{number}", value, qos=1)
                 under_way[sent.mid] = value
                 self.sent += 1
+                time.sleep(GAP_S)
             client.loop(0.005)
         client.disconnect()
 
