@@ -14,7 +14,7 @@ define install  # $(1): the virtual environment, $(2): the extras
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench-kafka bench-cluster bench-spark-kafka clean fuzz mutants test-core lint
+.PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench-kafka bench-cluster bench-spark-kafka dist clean fuzz mutants test-core lint
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -106,6 +106,16 @@ bench-cluster: java $(READY)  ## three nodes beside three of Kafka: replicated t
 
 bench-spark-kafka: java $(READY)  ## Spark reads from LakeMQ beside Spark-Kafka from Kafka (both fetched through Maven)
 	$(BIN)/python -m benchmarks.spark_kafka
+
+dist: $(READY)  ## wheel and source archive, the same bytes for a commit, and a bill of materials (CycloneDX), in dist/
+	rm -rf dist build/sbom
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build
+	$(BIN)/python -m pip install -q 'cyclonedx-bom>=7,<8'
+	$(BIN)/python -m venv build/sbom
+	build/sbom/bin/python -m pip install -q -c constraints.txt dist/lakemq-*.whl
+	build/sbom/bin/python -m pip uninstall -q -y pip setuptools
+	$(BIN)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+		-o dist/lakemq.cdx.json build/sbom/bin/python
 
 clean:  ## remove the virtual environment and what was built
 	rm -rf $(VENV) .venv-dev .venv-jars .venv-spark-kafka build dist artifacts

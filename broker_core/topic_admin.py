@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
 from typing import Final
 
+from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import InvalidRequest, TopicExists, UnknownTopic
 from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import TopicConfig, TopicInfo
@@ -21,10 +23,13 @@ from lakemq.broker_core.topic_names import (
     config_from_catalog,
     config_to_catalog,
 )
-from lakemq.meta_service.api.errors import MetaError
+from lakemq.meta_service.api.errors import MetaError, UnsupportedCommand
 from lakemq.meta_service.api.types import MetaClient, TopicDescription
 
 PARTITIONS_MAX: Final = 10_000
+LEVEL_WAIT_S: Final = 10.0
+"""How long a new topic waits for the feature level that it needs: a group that is founded has it as
+soon as every member was heard."""
 MAJORITY_FROM: Final = 3
 """With so many replicas two must be in sync by default: one may then fail without a loss, and one
 without a stop."""
@@ -77,12 +82,29 @@ class TopicAdmin:
         replicas, minimum = self._replication(name, replication, min_in_sync)
         await self._schemas.check_subject(chosen.schema)
         try:
-            described = await self._meta.create_topic(
-                name, count, config_to_catalog(chosen), replication=replicas, min_in_sync=minimum
-            )
+            described = await self._created(name, count, chosen, replicas, minimum)
         except MetaError as error:
             raise broker_error(error, name) from None
         return await self._catalog.apply(described)
+
+    async def _created(
+        self, name: str, count: int, config: TopicConfig, replicas: int, minimum: int
+    ) -> TopicDescription:
+        """Waits while a group that was just founded does not know yet what its members can."""
+        backoff = Backoff(50, 500, random.Random().random)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + LEVEL_WAIT_S
+        while True:
+            try:
+                return await self._meta.create_topic(
+                    name, count, config_to_catalog(config),
+                    replication=replicas, min_in_sync=minimum,
+                )  # fmt: skip
+            except UnsupportedCommand as error:
+                if loop.time() > deadline_s:
+                    why = f"{error}: some member of the MetaService is down or older than this node"
+                    raise UnsupportedCommand(why) from None
+            await asyncio.sleep(backoff.next_s())
 
     async def _check_replication(self, replication: int | None, min_in_sync: int | None) -> None:
         """Raises InvalidRequest. More replicas than nodes are refused where they are asked for; as

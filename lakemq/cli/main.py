@@ -26,6 +26,7 @@ from lakemq.cli.partition_commands import partition
 from lakemq.cli.quota_commands import quota
 from lakemq.cli.user_commands import user
 from lakemq.runtime import loop_factory, settle
+from lakemq.service_manager import READY, STOPPING, notify
 from lakemq.spark_plugin.cli.commands import commands as spark_commands
 
 app = typer.Typer(
@@ -109,6 +110,7 @@ async def _run(config: Config) -> None:
         node.watch_loop()
         typer.echo("ready")
         sys.stdout.flush()
+        notify(READY)
         # A node that can't go on, as after a failed write, stops with an error: the supervisor
         # starts it again.
         node.failed.add_done_callback(lambda _: stop.set())
@@ -116,6 +118,7 @@ async def _run(config: Config) -> None:
         if node.failed.done():
             raise LakeMQError(f"the node stops: {node.failed.result()}")
     finally:
+        notify(STOPPING)
         await node.stop()
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.broker_core import topic_admin
+from lakemq.broker_core.api.errors import InvalidRequest, Unavailable
 from lakemq.broker_core.configuration.settings import TopicSettings
 from lakemq.broker_core.topic_admin import TopicAdmin
+from lakemq.meta_service.api.errors import UnsupportedCommand
 from lakemq.meta_service.api.types import NodeRegistration, PartitionDescription, TopicDescription
 
 
@@ -19,11 +21,16 @@ class Meta:
     def __init__(self, nodes: int) -> None:
         self._nodes = [NodeRegistration(f"n{number}", {}) for number in range(nodes)]
         self.asked: dict[str, Any] = {}
+        self.too_low = 0
+        """So often the feature level is too low yet."""
 
     async def nodes(self) -> list[NodeRegistration]:
         return self._nodes
 
     async def create_topic(self, name: str, partitions: int, config: object, **more: int) -> None:
+        if self.too_low:
+            self.too_low -= 1
+            raise UnsupportedCommand("command 'topic+in' needs feature level 4")
         self.asked = more
 
     async def topics(self) -> tuple[int, list[TopicDescription]]:
@@ -75,6 +82,18 @@ async def test_internal_topics_have_one_replica() -> None:
     assert meta.asked == {"replication": 1, "min_in_sync": 1}
     with pytest.raises(InvalidRequest, match="internal"):
         await topics.alter("__offsets", None, None, 3)
+
+
+async def test_a_group_that_was_just_founded_is_waited_for(monkeypatch: Any) -> None:
+    """Its feature level is known once every member was heard."""
+    topics, meta = admin()
+    meta.too_low = 2
+    await topics.create("t", 1, None, 3)
+    assert meta.asked == {"replication": 3, "min_in_sync": 2}
+    monkeypatch.setattr(topic_admin, "LEVEL_WAIT_S", 0.0)
+    meta.too_low = 9
+    with pytest.raises(Unavailable, match="some member of the MetaService is down or older"):
+        await topics.create("t", 1, None, 3)
 
 
 @pytest.mark.parametrize(

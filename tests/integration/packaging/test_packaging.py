@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -43,6 +45,32 @@ def run(*words: str) -> str:
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_a_commit_has_one_wheel(tmp_path: Path) -> None:
+    """Whoever builds it, when and where: from a checkout or from the source archive."""
+    built = tmp_path / "checkout"
+    build(ROOT, built, "wheel", "sdist")
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.glob("lakemq-*")
+    for path in source.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+        os.utime(path, (2e9, 2e9))
+    again = tmp_path / "archive"
+    build(source, again, "wheel")
+    (one,), (other,) = built.glob("*.whl"), again.glob("*.whl")
+    assert one.read_bytes() == other.read_bytes()
+
+
+def build(source: Path, to: Path, *targets: str) -> None:
+    kinds = [word for target in targets for word in ("-t", target)]
+    words = [sys.executable, "-m", "hatchling", "build", "-d", str(to), *kinds]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    done = subprocess.run(
+        words, cwd=source, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.timeout(300)
