@@ -26,8 +26,10 @@ from lakemq.broker_core.cluster.route_queue import Entry, RouteBatch, RouteQueue
 from lakemq.broker_core.partitions import Partitions
 from lakemq.broker_core.replication.assignments import is_shared
 
-ROUTED_MAX_BYTES: Final = 64 * 1024 * 1024
-"""Records that wait for other nodes, of all partitions together; more are refused."""
+ROUTED_MAX_BYTES: Final = 128 * 1024 * 1024
+"""Memory of records that wait for other nodes, of all partitions together; more are refused."""
+_ENTRY_BYTES: Final = 400
+"""What an append takes beside its records: small ones would cost ten times what they count."""
 _RECORD_BYTES: Final = 24
 _RETRY_FIRST_MS: Final = 20
 _RETRY_MAX_MS: Final = 500
@@ -192,6 +194,7 @@ class RoutedLog:
         header: BatchHeader | None = None,
     ) -> None:
         router, loop = self._router, asyncio.get_running_loop()
+        size_bytes += _ENTRY_BYTES
         waiting_bytes = router.waiting.size_bytes
         if waiting_bytes and waiting_bytes + size_bytes > ROUTED_MAX_BYTES:
             done(Unavailable(f"{waiting_bytes} bytes wait for other nodes; try again"))

@@ -171,7 +171,8 @@ class PartitionFollower:
         self._leader_log_start = max(self._leader_log_start, send.log_start)
         effects: Effects = []
         if send.batches and matches and self.state is State.COPYING:
-            if send.roll_at > 0:
+            # Nowhere else: it would stand before those to come, and this segment would have no end.
+            if 0 < send.roll_at == send.base:
                 effects.append(Roll(Offset(send.roll_at)))
             # The next ask leaves while this is written, so that wire and disk overlap.
             effects += [Append(send.batches), SendAsk()]

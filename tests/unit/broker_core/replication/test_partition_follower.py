@@ -67,6 +67,12 @@ def test_records_go_into_segments_as_the_leaders() -> None:
     assert mine.received(rolled) == [Roll(Offset(2)), Append(b"batches"), SendAsk()]
 
 
+def test_a_segment_begins_nowhere_else() -> None:
+    for roll_at in (1, 3, 2**62):
+        wrong = send(2, b"batches")._replace(roll_at=roll_at)
+        assert follower(LogShape([1, 1])).received(wrong) == [Append(b"batches"), SendAsk()]
+
+
 def test_a_segment_may_begin_behind_the_first_record() -> None:
     rolled = send(1, b"batches")._replace(roll_at=1)
     assert Roll(Offset(1)) in follower(LogShape([1])).received(rolled)
