@@ -11,7 +11,6 @@ from lakemq.broker_core.api.errors import (
     InvalidRequest,
     LakeMQError,
     StaleEpoch,
-    Unavailable,
     UnknownTopic,
 )
 from lakemq.broker_core.api.leadership import check_partition, leadership
@@ -22,6 +21,7 @@ from lakemq.broker_core.api.records.batch import (
     check_body,
     read_header,
 )
+from lakemq.broker_core.api.records.outcomes import outcome_of
 from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import AppendResult
 from lakemq.broker_core.cluster.append_frames import (
@@ -106,13 +106,8 @@ class _Caller:
     def _done(self, number: int, size: int, future: asyncio.Future[AppendResult]) -> None:
         self._unanswered_bytes -= size
         self._room.set()
-        if future.cancelled():
-            self._answer(number, Unavailable("the append was given up"))
-        elif (error := future.exception()) is None:
-            self._answer(number, future.result())
-        else:
-            known = error if isinstance(error, LakeMQError) else LakeMQError(repr(error))
-            self._answer(number, known)
+        outcome = outcome_of(future)
+        self._answer(number, outcome)
 
     def _answer(self, number: int, outcome: AppendResult | LakeMQError) -> None:
         self._answers.append(AppendAnswer(number, outcome))

@@ -18,6 +18,7 @@ from lakemq.broker_core.api.errors import LakeMQError, Unavailable, UnknownTopic
 from lakemq.broker_core.api.leadership import check_partition, leadership, leads
 from lakemq.broker_core.api.ports import AppendDone, AppendTarget
 from lakemq.broker_core.api.records.batch import BatchHeader
+from lakemq.broker_core.api.records.outcomes import outcome_of, settle
 from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import Acks, AppendResult, Columns, TopicInfo
 from lakemq.broker_core.cluster.append_link import AppendLinks
@@ -172,7 +173,7 @@ class RoutedLog:
     def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
         """As `AppendTarget.append`. A batch of a producer keeps its numbers."""
         future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
-        self._add(acks, partial(_resolve, future), len(batch), batch=batch, header=header)
+        self._add(acks, partial(settle, future), len(batch), batch=batch, header=header)
         return future
 
     def append_records(self, columns: Columns, now_ms: int, acks: Acks, done: AppendDone) -> None:
@@ -275,7 +276,12 @@ class RoutedLog:
         except LakeMQError as error:
             loop.call_soon(answered, error)
             return
-        future.add_done_callback(lambda done: answered(_outcome(done)))
+
+        def tell(done: asyncio.Future[AppendResult]) -> None:
+            outcome = outcome_of(done)
+            answered(outcome)
+
+        future.add_done_callback(tell)
 
     def _answered(self, turn: int, batch: RouteBatch, outcome: AppendResult | LakeMQError) -> None:
         if turn != self._turn:
@@ -331,21 +337,3 @@ class RoutedLog:
             self._expiry.cancel()
             self._expiry = None
         self.queue.fail(error)
-
-
-def _resolve(future: asyncio.Future[AppendResult], outcome: AppendResult | LakeMQError) -> None:
-    if future.done():
-        return
-    if isinstance(outcome, LakeMQError):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
-
-
-def _outcome(future: asyncio.Future[AppendResult]) -> AppendResult | LakeMQError:
-    if future.cancelled():
-        return Unavailable("the append was given up")
-    error = future.exception()
-    if error is None:
-        return future.result()
-    return error if isinstance(error, LakeMQError) else LakeMQError(repr(error))

@@ -30,6 +30,7 @@ from lakemq.broker_core.api.errors import (
 )
 from lakemq.broker_core.api.ports import Broker, PartitionLog
 from lakemq.broker_core.api.records.batch import BODY_MAX_BYTES, RecordBatch, encode, read_header
+from lakemq.broker_core.api.records.outcomes import outcome_of
 from lakemq.broker_core.api.records.partitioner import partition_of
 from lakemq.broker_core.api.records.reader import committed_batches, open_batch
 from lakemq.broker_core.api.state.internal_topics import check_state_name
@@ -300,10 +301,9 @@ class StateTopic:
         future: asyncio.Future[AppendResult],
     ) -> None:
         self.writing.discard(future)
-        if future.cancelled():
-            done(LakeMQError(f"topic {self.name}: the append was cancelled"))
-        elif (error := future.exception()) is not None:
-            done(error if isinstance(error, LakeMQError) else LakeMQError(repr(error)))
+        outcome = outcome_of(future)
+        if isinstance(outcome, LakeMQError):
+            done(outcome)
         else:
             self._write_next(pieces, done, partition)
 

@@ -26,11 +26,12 @@ from lakemq.broker_core.api.errors import (
 )
 from lakemq.broker_core.api.ports import AppendDone
 from lakemq.broker_core.api.records.batch import BatchHeader, encode_with_header, stamp
+from lakemq.broker_core.api.records.outcomes import settle
 from lakemq.broker_core.api.types import Acks, AppendResult, Columns, TopicConfig
 from lakemq.plugins.journal.log.context import LogContext
 from lakemq.plugins.journal.log.reader import LogReader
 from lakemq.plugins.journal.log.recovery import Recovered
-from lakemq.plugins.journal.log.waiting import Uncommitted, Waiting, answer, placed
+from lakemq.plugins.journal.log.waiting import Uncommitted, Waiting, placed
 from lakemq.plugins.journal.log.writer import FlushOutcome, LogWriter, Stamped
 from lakemq.plugins.journal.segment.producers import Appended
 from lakemq.plugins.journal.segment.tail import Tail
@@ -112,7 +113,7 @@ class Appends:
         nothing.
         """
         future: asyncio.Future[AppendResult] = self._context.loop.create_future()
-        done = partial(answer, future)
+        done = partial(settle, future)
         if acks < self._acks_min:
             acks = self._acks_min
         try:

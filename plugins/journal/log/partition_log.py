@@ -17,6 +17,7 @@ from lakemq.broker_core.api.errors import (
     StorageFenced,
     Unavailable,
 )
+from lakemq.broker_core.api.records.outcomes import settle
 from lakemq.broker_core.api.records.tiered import SEGMENTS_MAX, TieredSegments
 from lakemq.broker_core.api.replica_ports import EpochEnd, FetchCommitted
 from lakemq.broker_core.api.types import (
@@ -214,12 +215,7 @@ class JournalLog(Appends):
         return future
 
     def _copied(self, future: asyncio.Future[Offset], outcome: AppendResult | LakeMQError) -> None:
-        if future.done():
-            return
-        if isinstance(outcome, LakeMQError):
-            future.set_exception(outcome)
-        else:
-            future.set_result(self.durable_end)
+        settle(future, outcome if isinstance(outcome, LakeMQError) else self.durable_end)
 
     def last_epoch(self, offset: Offset | None = None) -> int:
         """See the port."""

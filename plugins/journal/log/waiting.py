@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from typing import NamedTuple
 
-from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import AppendDone
 from lakemq.broker_core.api.types import Acks, AppendResult, Offset
 from lakemq.plugins.journal.log.writer import Stamped
@@ -57,13 +55,3 @@ def placed(stamped: Stamped, acks: Acks) -> AppendResult:
     return AppendResult(
         Offset(header.base_offset), Offset(header.last_offset), acks, not stamped.data
     )
-
-
-def answer(future: asyncio.Future[AppendResult], outcome: AppendResult | LakeMQError) -> None:
-    """Settle a future that its caller may have cancelled."""
-    if future.done():
-        return
-    if isinstance(outcome, LakeMQError):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)

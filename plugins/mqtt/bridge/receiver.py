@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, NotAuthorized
 from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.records.outcomes import outcome_of
 from lakemq.broker_core.api.records.reader import committed_batches, open_batch
 from lakemq.broker_core.api.types import Columns, Placed
 from lakemq.plugins.mqtt.bridge.inbox import Answer, Arrival, Inbox
@@ -102,13 +103,11 @@ class Receiver:
     def _appended(
         self, topic: str, rows: list[_Row], future: asyncio.Future[list[Placed | LakeMQError]]
     ) -> None:
-        if future.cancelled():
-            self._outcomes(topic, rows, [LakeMQError("the append was cancelled")] * len(rows))
-        elif (error := future.exception()) is not None:
-            known = error if isinstance(error, LakeMQError) else LakeMQError(repr(error))
-            self._outcomes(topic, rows, [known] * len(rows))
+        outcome = outcome_of(future)
+        if isinstance(outcome, LakeMQError):
+            self._outcomes(topic, rows, [outcome] * len(rows))
         else:
-            self._outcomes(topic, rows, future.result())
+            self._outcomes(topic, rows, outcome)
 
     def _outcomes(self, topic: str, rows: list[_Row], outcomes: list[Placed | LakeMQError]) -> None:
         for row, outcome in zip(rows, outcomes, strict=True):

@@ -410,7 +410,7 @@ async def test_a_lost_append_is_told_as_a_failure(host: Host) -> None:
     topic.write_all({b"a": b"1"}, done)
     await turns()
     (error,) = told
-    assert isinstance(error, LakeMQError) and "cancelled" in str(error)
+    assert isinstance(error, LakeMQError) and "given up" in str(error)
     assert not topic.writing
 
 
