@@ -95,12 +95,19 @@ def storage_id(folder: Path) -> str:
     except OSError as error:
         raise StartupError(f"{file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise StartupError(f"{file} is damaged: it must hold format and storage_id") from None
+        raise _damaged(file, "it must hold format and storage_id") from None
     if written_format != FORMAT:
         raise StartupError(f"{file}: format {written_format}; this build writes {FORMAT}")
     if not isinstance(found, str) or not re.fullmatch("[0-9a-f]{32}", found):
-        raise StartupError(f"{file} is damaged: storage_id must be 32 hex digits")
+        raise _damaged(file, "storage_id must be 32 hex digits")
     return found
+
+
+def _damaged(file: Path, why: str) -> StartupError:
+    return StartupError(
+        f"{file} is damaged: {why}. Without the file this counts as another disk: in a cluster, "
+        "replicas are copied here again from other nodes"
+    )
 
 
 def _write_durably(file: Path, text: str) -> None:
