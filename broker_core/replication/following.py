@@ -77,6 +77,8 @@ class FollowingPartition:
         self._stale = stale
         self._timer: asyncio.TimerHandle | None = None
         self._appending = 0
+        self._told = ""
+        """Why the last append failed, as the log was told."""
         self._changing: asyncio.Task[None] | None = None
         self._deleting: asyncio.Task[None] | None = None
 
@@ -193,7 +195,10 @@ class FollowingPartition:
 
     def _failed(self, core: PartitionFollower, error: BaseException) -> None:
         code = type(error).__name__
-        _log.warning("%s: replicated records are not stored: %s", self.name, error)
+        # Once for each cause: what stays is asked for again and again, of every partition.
+        if str(error) != self._told:
+            self._told = str(error)
+            _log.warning("%s: replicated records are not stored: %s", self.name, error)
         self._carry_out(core.append_failed(_FAILURES.get(code, AppendFailure.BUSY)))
 
     def _later(self, delay_s: float, act: Callable[[], None]) -> None:

@@ -147,7 +147,7 @@ async def test_a_leaders_deletion_reaches_followers(cluster: TestCluster) -> Non
 
 
 async def test_a_full_follower_leaves_and_comes_back(
-    cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: TestCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(following_module, "ROOM_PAUSE_S", 0.02)
     log = await cluster.elect("a", 1)
@@ -156,6 +156,11 @@ async def test_a_full_follower_leaves_and_comes_back(
     full.failure = StorageFull("no room")
     await log.append(b"second")
     assert cluster.views[PLACE].in_sync == {"a", "b"}
+    following = cluster.nodes["c"].replication.following(PLACE)
+    assert following is not None and following._core is not None
+    for _ in range(3):
+        following._failed(following._core, full.failure)
+    assert sum("no room" in each for each in caplog.messages) == 1, "not with each attempt"
     full.failure = None
     await cluster.until(lambda: same(cluster) and len(cluster.views[PLACE].in_sync) == 3)
 
