@@ -27,7 +27,21 @@ from lakemq.broker_core.cluster.replica_frames import (
     encode_send,
 )
 from lakemq.broker_core.cluster.wire import BadFrame
+from lakemq.broker_core.replication.follower import (
+    Append,
+    Commit,
+    Cut,
+    DeleteBefore,
+    Effect,
+    PartitionFollower,
+    RestartAt,
+    Roll,
+)
+from lakemq.broker_core.replication.following import _said
+from lakemq.broker_core.replication.leader import PartitionLeader, Refuse, Serve
+from lakemq.broker_core.replication.types import Ask, Code, FollowerAsk, View
 from tests.fuzz.registry import target
+from tests.support.replication.log_shape import LogShape
 
 SENDS = [
     SlotSend(1, 5, b"batches", 4, 1, 9, True, Diverging(3, 4), "STALE_EPOCH", "n2", 7),
@@ -80,3 +94,71 @@ def answers(data: bytes) -> None:
     with contextlib.suppress(BadFrame):
         for each in decode_answers(data):
             assert isinstance(each.outcome, AppendResult | LakeMQError)
+
+
+def _log() -> LogShape:
+    return LogShape([1, 1, 2, 3], durable=6, high_watermark=4, start=3)
+
+
+@target("cluster.follower", seeds=[
+    encode_send(ReplicaSend([SlotSend(1, 7, b"batches", 7, 3, 7), SlotSend(1, 8, b"more", 9)], 1)),
+    encode_send(ReplicaSend([SlotSend(1, 7, diverging=Diverging(2, 6))], 1)),
+    encode_send(ReplicaSend([SlotSend(1, 7, log_start=20, code="RESTART")], 1)),
+])  # fmt: skip
+def follower(data: bytes) -> None:
+    """What a follower does at a leader's word: nothing beyond its own log, and nothing that is
+    durable on all replicas is cut unless it begins again."""
+    with contextlib.suppress(BadFrame):
+        log = _log()
+        core = PartitionFollower("a", 3, log)
+        core.begin()
+        for send in decode_send(data).sends:
+            for effect in core.received(_said(send)):
+                _carry_out(effect, send, log, core)
+
+
+def _carry_out(effect: Effect, send: SlotSend, log: LogShape, core: PartitionFollower) -> None:
+    match effect:
+        case Append(batches):
+            assert batches == send.batches and send.base == log.log_end_offset
+            log.append(3)
+            core.flushed()
+        case Roll(offset):
+            assert offset == log.log_end_offset
+        case Commit(offset):
+            assert log.high_watermark < offset <= log.durable_end
+            log.high_watermark = offset
+        case DeleteBefore(offset):
+            assert log.log_start_offset < offset <= log.high_watermark
+        case Cut(offset):
+            assert max(log.log_start_offset, log.high_watermark) <= offset < log.log_end_offset
+            del log.epochs[offset - log.log_start_offset :]
+            log.durable_end = min(log.durable_end, offset)
+            core.cut_done()
+        case RestartAt(offset):
+            log.epochs.clear()
+            log.log_start_offset = log.high_watermark = log.durable_end = offset
+            core.cut_done()
+
+
+@target("cluster.leader", seeds=[
+    encode_ask(ReplicaAsk(asks=[SlotAsk(3, 7, 3, 6), SlotAsk(3, 5, 1, 5), SlotAsk(3, 9, 2, 9)])),
+    encode_ask(ReplicaAsk(asks=[SlotAsk(2, 0, -1, 0), SlotAsk(4, 7, 3, 7, True)])),
+])  # fmt: skip
+def leader(data: bytes) -> None:
+    """What a leader makes of its followers' words: it commits nothing that is not durable here, and
+    takes nothing back. A slot stands for the leader epoch of its number."""
+    with contextlib.suppress(BadFrame):
+        log = _log()
+        nodes = frozenset("abc")
+        core = PartitionLeader("a", 1, View(3, 1, nodes, nodes, 2), log, 0.0)
+        for each in decode_ask(data).asks:
+            ask = Ask(Offset(each.offset), each.last_epoch, Offset(each.durable), each.full)
+            for node in "bcx":
+                answer = core.asked(FollowerAsk(node, 1, each.slot, ask), 0.0)
+                assert (node == "x") == (answer == Refuse(Code.NOT_REPLICA, 3))
+                core.reply(ask, answer)
+                if isinstance(answer, Serve):
+                    assert log.log_start_offset <= answer.offset <= log.log_end_offset
+            before = core.high_watermark
+            assert before <= core.moved(0.0) <= log.durable_end
