@@ -32,6 +32,7 @@ class NodeReplicas:
         self, node_id: str, network: PeerNetwork, control: ControlCalls, settings: ClusterSettings
     ) -> None:
         self.lease = Lease()
+        self.refusals = network.refusals
         self._nodes = network.nodes
         self._peers = network.peers
         self._calls = CatalogCalls(network.identity, control)
@@ -62,6 +63,7 @@ class NodeReplicas:
         if self._refreshing is not None:
             self._refreshing.cancel()
         await self.replication.stop()
+        await self.refusals.stop()
         await self._calls.stop()
 
     # -- this node in the catalog

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from lakemq.broker_core.api.errors import StartupError
+from lakemq.broker_core.refusals import Refusals
 from lakemq.broker_core.replication.lease import Lease
 from lakemq.meta_service.api.errors import AlreadyExists, CompareFailed, MetaError, NotFound
 from lakemq.meta_service.api.remote.client import RemoteClient
@@ -33,6 +34,8 @@ class LedPartitions(Protocol):
 
     lease: Lease
     """The right to lead; heartbeats prolong it."""
+    refusals: Refusals
+    """Other nodes that seem to be dead, which heartbeats tell."""
 
     def registered(self) -> None:
         """The node has registered, `Registration.broker_epoch` is new, and what it led before has
@@ -72,6 +75,8 @@ class Registration:
         """When the last heartbeat was answered."""
         self._activating: asyncio.Task[None] | None = None
         self._active = asyncio.Event()
+        self._soon = asyncio.Event()
+        partitions.refusals.on_found = self._soon.set
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -132,13 +137,23 @@ class Registration:
                 # No quorum, for instance. The catalog fences this node by itself if it lasts;
                 # clients are served until then, or until the lease ends.
                 _log.warning("the registration is not renewed: %s", error)
-                self._partitions.lease.shorten(time.monotonic())
+                self._shorten()
                 await asyncio.sleep(_PAUSE_S)
+
+    def _shorten(self) -> None:
+        """The controller may take this process for dead unless the next stream comes in time."""
+        self._partitions.lease.shorten(time.monotonic())
 
     async def _send_heartbeats(self) -> bool:
         """False: the node must register again, for members can keep its storage id by now."""
         node = self._node
-        beats = self._client.heartbeats(node.node_id, node.broker_epoch, self._report)
+        beats = self._client.heartbeats(
+            node.node_id,
+            node.broker_epoch,
+            self._report,
+            soon=self._soon,
+            on_broken=self._shorten,
+        )
         async with contextlib.aclosing(beats):
             async for answer in beats:
                 self._note(answer)
@@ -161,7 +176,8 @@ class Registration:
             # Before it goes out: the lease counts from here, the controller's clock from its
             # arrival. It does not from one that says otherwise, so that is no lease either.
             self._partitions.lease.sent(number, now_s)
-        return HeartbeatReport(self._load(), ready=hears)
+        refusing = self._partitions.refusals.found()
+        return HeartbeatReport(self._load(), ready=hears, refusing=refusing)
 
     def _note(self, answer: HeartbeatAnswer) -> None:
         state = answer.state

@@ -9,6 +9,7 @@ from lakemq.broker_core.cluster.peer_server import PeerServer
 from lakemq.broker_core.cluster.peers import Peers
 from lakemq.broker_core.cluster_nodes import ClusterNodes
 from lakemq.broker_core.configuration.settings import ClusterSettings
+from lakemq.broker_core.refusals import Refusals
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class PeerNetwork:
     nodes: ClusterNodes
     server: PeerServer
     peers: Peers
+    refusals: Refusals
 
     @classmethod
     def over(
@@ -42,4 +44,6 @@ class PeerNetwork:
             advertise=settings.advertise,
         )
         peers = Peers(identity, book, nodes.peer_address_of, tls)
-        return cls(identity, nodes, server, peers)
+        refusals = Refusals(nodes.peer_address_of, nodes.broker_epochs)
+        server.on_ended = peers.on_ended = refusals.look_at
+        return cls(identity, nodes, server, peers, refusals)

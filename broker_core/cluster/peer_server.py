@@ -81,6 +81,8 @@ class PeerServer:
         advertise: str = "",
     ) -> None:
         """`advertise`: `host:port` that others are told in place of where it listens."""
+        self.on_ended: Callable[[str], None] = lambda node: None
+        """Called with a node when a stream of it has ended."""
         self._identity = identity
         self._book = book
         self._host = host
@@ -179,6 +181,7 @@ class PeerServer:
             await _abort(context, error)
         finally:
             self._leave(peer)
+            self.on_ended(peer.node_id)
             if self._newest[peer.node_id, method] is replaced:
                 del self._newest[peer.node_id, method]
 

@@ -46,6 +46,8 @@ class Peers:
         tls: PeerTls | None,
     ) -> None:
         """`address_of`: node id -> `host:port` of its listener `peer`; empty if unknown."""
+        self.on_ended: Callable[[str], None] = lambda node: None
+        """Called with a node when a stream to it has ended that the node had accepted."""
         self._identity = identity
         self._book = book
         self._address_of = address_of
@@ -116,7 +118,10 @@ class Peers:
                 raise Unavailable(f"{node} refused: {await call.details()}")
             self._book.check_callee(node, metadata)
             accepted()
-            await first_of(talk(_Called(call)), _ended_by(self._renewed))
+            try:
+                await first_of(talk(_Called(call)), _ended_by(self._renewed))
+            finally:
+                self.on_ended(node)
         finally:
             call.cancel()
 

@@ -1,9 +1,12 @@
 """The right to lead, for as long as the controller can't have given it to another node.
 
 A broker leads while its last answered heartbeat was sent less than 2.0 s ago, by its own monotonic
-clock. The controller fences after 2.5 s without a heartbeat, counted from receipt, so a lease ends
-before another node may lead. It guards readers from old data and writers with acks `leader` from
-lost records; acks `replicated` are safe without it, by epochs.
+clock. The controller fences for silence when it has heard nothing for longer than that, counted
+from receipt, and it answers only while no other controller can have been elected. It fences a
+process that seems to be dead 0.4 s after the end of its heartbeat stream at the earliest; who hears
+that end and lives cuts its lease to 0.3 s. So a lease ends before another node may lead
+(docs/decisions/0026-dead-processes-are-fenced-at-once.md). It guards readers from old data and
+writers with acks `leader` from lost records; acks `replicated` are safe without it, by epochs.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from typing import Final
 
 LEASE_S: Final = 2.0
 SUSPECT_S: Final = 0.3
-"""What is left when the heartbeat stream broke: the controller may count the process as dead."""
+"""What is left when the heartbeat stream broke: the controller may count the process as dead, not
+before `meta_service.control.dead_processes.REOPEN_S`."""
 _UNANSWERED_MAX: Final = 64
 
 

@@ -126,6 +126,8 @@ class LocalCluster:
         return self
 
     def _launch(self, name: str) -> None:
+        if self._links is not None:
+            self._links.up(name)
         self.nodes[name].launch()
         self._pids[name] = self.nodes[name].pid
 
@@ -142,6 +144,11 @@ class LocalCluster:
                 process.kill()
         for name in names:
             self.nodes[name].kill()
+            self._gone(name)
+
+    def _gone(self, name: str) -> None:
+        if self._links is not None:
+            self._links.down(name)
 
     def restart(self, name: str, timeout_s: float = START_MAX_S) -> None:
         """Kill the node if it runs, and start it."""
@@ -150,7 +157,10 @@ class LocalCluster:
 
     def terminate(self, name: str, timeout_s: float = STOP_MAX_S) -> int:
         """SIGTERM, as an operator stops a node; its exit code. Raises NodeFailed."""
-        return self.nodes[name].terminate(timeout_s)
+        try:
+            return self.nodes[name].terminate(timeout_s)
+        finally:
+            self._gone(name)
 
     def pause(self, name: str) -> None:
         """SIGSTOP: the node stands still until `resume`."""

@@ -13,7 +13,7 @@ import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
@@ -35,7 +35,7 @@ class Links:
         self._cuts: set[_Way] = set()
         self._gates: dict[_Way, asyncio.Event] = {}
         self._delays_s: dict[tuple[str, str], float] = {}
-        self._servers: list[asyncio.Server] = []
+        self._relays: list[_Relay] = []
         self._connections: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
@@ -55,11 +55,35 @@ class Links:
                 finally:
                     self._connections.discard(task)
 
-            server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=_READ_BYTES)
-            self._servers.append(server)
-            return int(server.sockets[0].getsockname()[1])
+            relay = _Relay(node, connected)
+            await relay.listen()
+            self._relays.append(relay)
+            return relay.port
 
         return self._run(serve())
+
+    def down(self, node: str) -> None:
+        """The node's process is gone: its relays refuse connections, as its host would, unless a
+        link to or from it is cut."""
+
+        async def refuse() -> None:
+            if not any(node in way[:2] for way in self._cuts):
+                for relay in self._of(node):
+                    relay.refuse()
+
+        self._run(refuse())
+
+    def up(self, node: str) -> None:
+        """The node's process starts: its relays take connections."""
+
+        async def listen() -> None:
+            for relay in self._of(node):
+                await relay.listen()
+
+        self._run(listen())
+
+    def _of(self, node: str) -> list[_Relay]:
+        return [relay for relay in self._relays if relay.node == node]
 
     def cut(self, source: str, target: str, listeners: Iterable[str]) -> None:
         """What `source` sends to `target` over connections to these listeners, of either, does not
@@ -97,8 +121,8 @@ class Links:
         """End all connections and relays, and the thread."""
 
         async def end() -> None:
-            for server in self._servers:
-                server.close()
+            for relay in self._relays:
+                relay.close()
             # Not cancelled, which the streams of asyncio would report as a failure of each.
             for gate in self._gates.values():
                 gate.set()
@@ -166,6 +190,51 @@ class Links:
             for each in opened:
                 self._writers.discard(each)
                 each.close()
+
+
+class _Relay:
+    """One port of 127.0.0.1, always the same."""
+
+    def __init__(
+        self,
+        node: str,
+        connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    ) -> None:
+        self.node = node
+        self.port = 0
+        """0 before the first `listen`."""
+        self._connected = connected
+        self._server: asyncio.Server | None = None
+        self._held: socket.socket | None = None
+
+    async def listen(self) -> None:
+        if self._server is not None:
+            return
+        self._let_go()
+        self._server = await asyncio.start_server(
+            self._connected, "127.0.0.1", self.port, limit=_READ_BYTES
+        )
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    def refuse(self) -> None:
+        """Bound and not listening: connections are refused, and no other process gets the port."""
+        if self._server is None:
+            return
+        self.close()
+        self._held = socket.socket()
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind(("127.0.0.1", self.port))
+
+    def close(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
 
 
 async def _pump(

@@ -69,11 +69,12 @@ class Controller:
         feature_levels: Callable[[], tuple[int, int]],
         now_s: Callable[[], float] = time.monotonic,
         replace_after_s: float = 0.0,
+        member_id: str = "",
     ) -> None:
         """`feature_levels()`: (the cluster's, the highest that all members know).
         `replace_after_s`: time after which the replicas of a dead node are placed elsewhere; 0:
-        never."""
-        self.failure_detector = FailureDetector()
+        never. `member_id`: of its member."""
+        self.failure_detector = FailureDetector(member_id)
         self.mover = Mover(gateway, self.failure_detector.loads, replace_after_s)
         self.history = LoadHistory()
         self.partition_counts = PartitionCounts(gateway)

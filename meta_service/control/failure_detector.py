@@ -14,10 +14,11 @@ from typing import Final, NamedTuple
 
 from lakemq.meta_service.api.types import NodeRegistration
 from lakemq.meta_service.catalog.control_commands import ACTIVE, DRAINING, FENCED
+from lakemq.meta_service.control.dead_processes import DeadProcesses
 from lakemq.meta_service.control.load_history import figures_of
 
 HEARTBEAT_TIMEOUT_S: Final = 2.0
-"""Time without a heartbeat after which a node is fenced: a killed one within 2.5 s."""
+"""Time without a heartbeat after which a node is fenced, unless it is known to be dead earlier."""
 STABLE_S: Final = 0.5
 """Time of uninterrupted heartbeats after which a fenced node is active again."""
 STABLE_S_MAX: Final = 16.0
@@ -69,7 +70,9 @@ class _FencingHistory:
 class FailureDetector:
     """Heartbeats in, changes of state out."""
 
-    def __init__(self) -> None:
+    def __init__(self, member_id: str = "") -> None:
+        """`member_id`: of the member that this is a part of."""
+        self.processes = DeadProcesses(member_id)
         self._heartbeats: dict[str, _HeartbeatState] = {}
         self._fencings: dict[str, _FencingHistory] = {}
         self._since_s = float("-inf")
@@ -77,6 +80,7 @@ class FailureDetector:
     def restart(self, now_s: float) -> None:
         """This member has become the leader."""
         self._heartbeats.clear()
+        self.processes.restart()
         self._since_s = now_s
 
     def record_heartbeat(
@@ -115,6 +119,8 @@ class FailureDetector:
     ) -> list[NodeStateChange]:
         """Registrations whose state is not what their heartbeats say."""
         found = []
+        nodes = tuple(nodes)
+        self.processes.keep((node.node_id, node.broker_epoch) for node in nodes)
         for node in nodes:
             state = self._state_of(node, now_s) if node.heartbeats else _without_heartbeats(node)
             if state != node.state:
@@ -127,8 +133,9 @@ class FailureDetector:
             heartbeat = None
         # A node of which this leader has heard nothing counts from the beginning of its leadership.
         heard_s = heartbeat.heard_s if heartbeat else self._since_s
+        is_dead = self.processes.is_dead(node.node_id, node.broker_epoch, now_s)
         if node.state in (ACTIVE, DRAINING):
-            if now_s - heard_s <= HEARTBEAT_TIMEOUT_S:
+            if now_s - heard_s <= HEARTBEAT_TIMEOUT_S and not is_dead:
                 return node.state
             history = self._fencings.setdefault(node.node_id, _FencingHistory())
             is_flapping = now_s - history.last_s <= FLAPPING_WINDOW_S
@@ -138,7 +145,7 @@ class FailureDetector:
         # To stay active takes less than to become it: a node at the limit does not flap.
         if heartbeat is None or now_s - heartbeat.heard_s > _GAP_S:
             return FENCED
-        if node.leaving or not heartbeat.report.ready:
+        if node.leaving or is_dead or not heartbeat.report.ready:
             return FENCED
         is_stable = now_s - heartbeat.stable_since_s >= self._stable_s(node.node_id, now_s)
         return ACTIVE if is_stable else FENCED

@@ -90,6 +90,11 @@ class Gateway:
         leader's commands are never committed."""
         return self._node.term if self._node.is_leader and self._failure is None else None
 
+    def hears_majority(self) -> bool:
+        """Whether this member, which leads, has lately heard from so many others that no other can
+        have been elected."""
+        return self._node.hears_majority()
+
     def fail(self, error: MetaError) -> None:
         """Fail all pending and all later calls with this error."""
         self._failure = self._failure or error

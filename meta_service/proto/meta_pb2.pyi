@@ -1054,6 +1054,7 @@ class HeartbeatRequest(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     FULL_FIELD_NUMBER: _builtins.int
+    REFUSING_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     broker_epoch: _builtins.int
     leaving: _builtins.bool
@@ -1063,10 +1064,14 @@ class HeartbeatRequest(_message.Message):
     ready: _builtins.bool
     """false: it shall not be active yet; absent: true"""
     full: _builtins.bool
-    """it shall get no new replicas"""
+    """it shall get no new replicas or leaderships"""
     @_builtins.property
     def load(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """figures of the node's choice"""
+
+    @_builtins.property
+    def refusing(self) -> _containers.RepeatedCompositeFieldContainer[Global___Refusal]:
+        """nodes at whose address no process listens, as this one has found"""
 
     def __init__(
         self,
@@ -1078,16 +1083,41 @@ class HeartbeatRequest(_message.Message):
         number: _builtins.int = ...,
         ready: _builtins.bool | None = ...,
         full: _builtins.bool = ...,
+        refusing: _abc.Iterable[Global___Refusal] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ready", b"_ready", "ready", b"ready"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ready", b"_ready", "broker_epoch", b"broker_epoch", "full", b"full", "leaving", b"leaving", "load", b"load", "node_id", b"node_id", "number", b"number", "ready", b"ready"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ready", b"_ready", "broker_epoch", b"broker_epoch", "full", b"full", "leaving", b"leaving", "load", b"load", "node_id", b"node_id", "number", b"number", "ready", b"ready", "refusing", b"refusing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ready: _TypeAlias = _typing.Literal["ready"]  # noqa: Y015
     _WhichOneofArgType__ready: _TypeAlias = _typing.Literal["_ready", b"_ready"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ready) -> _WhichOneofReturnType__ready | None: ...
 
 Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
+
+@_typing.final
+class Refusal(_message.Message):
+    """`connection refused`, from the address at which a registration listens for brokers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    broker_epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        broker_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Refusal: _TypeAlias = Refusal  # noqa: Y015
 
 @_typing.final
 class HeartbeatResponse(_message.Message):

@@ -7,11 +7,14 @@ majority said in a pre-vote that it would vote.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from lakemq.meta_service.raft.engine import CANDIDATE, CLOCK, FOLLOWER, RNG
 from lakemq.meta_service.raft.recovery import Recovery
 from lakemq.meta_service.raft.state import Message
+
+QUICK_MIN_S: Final = 0.15
+"""Shortest election timeout while the leader is known to be dead, longer than an election takes."""
 
 
 class Elections(Recovery):
@@ -24,15 +27,16 @@ class Elections(Recovery):
         self._prevote_won = False
         self._transferring = False
         self._heard_leader = float("-inf")
+        self._leader_refused = False
         self._handing_over_until = float("-inf")
         self._transfer_target: Any = None
         self.elections = 0
 
     def _election_timeout_s(self) -> float:
-        timing = self.timing
-        return (
-            timing.election_min_s + (timing.election_max_s - timing.election_min_s) * RNG.random()
-        )
+        least_s, most_s = self.timing.election_min_s, self.timing.election_max_s
+        if self._leader_refused:
+            least_s, most_s = QUICK_MIN_S, least_s
+        return least_s + (most_s - least_s) * RNG.random()
 
     @property
     def _may_campaign(self) -> bool:
@@ -83,6 +87,15 @@ class Elections(Recovery):
             self.reply(peer, self._vote_request(message["term"], pre=False))
         elif message["type"] == "timeout_now":
             self.reply(peer, message)
+
+    def _on_peer_refused(self, peer: Any) -> None:
+        """The leader's process is dead: who finds that out elects another without waiting, as
+        the others find it out too. Only when, never whether an election is won, rests on it."""
+        if peer == self.leader and not self.is_leader:
+            self._leader_refused = True
+            self._heard_leader = float("-inf")
+            due = CLOCK() + QUICK_MIN_S * RNG.random()
+            self.election_deadline = min(self.election_deadline, due)
 
     # ------------------------------------------------------------ asked for a vote
 

@@ -232,6 +232,7 @@ class RaftNode(Elections, SnapshotTransfer):
         if leader is not None:
             self.leader = leader
             self._heard_leader = CLOCK()
+            self._leader_refused = False
             # A leader is there: an election won in advance must not start any more.
             self._prevote_won = False
             self.election_deadline = CLOCK() + self._election_timeout_s()
@@ -257,6 +258,13 @@ class RaftNode(Elections, SnapshotTransfer):
         self._fail_reads()
         self._stop_sending()
 
+    def hears_majority(self) -> bool:
+        """Whether this leader has heard from a majority within the time for which those that it
+        heard elect no other (`_leader_is_alive`). From any thread."""
+        since = CLOCK() - self.timing.election_min_s
+        heard = [self.response_time.get(peer, since) for peer in list(self.voters)]
+        return sum(at > since for at in heard) + 1 >= self.majority
+
     # ------------------------------------------------------------ messages
 
     def on_message(self, peer_id: str, message: Message) -> None:
@@ -272,6 +280,10 @@ class RaftNode(Elections, SnapshotTransfer):
     def peer_disconnected(self, peer_id: str) -> None:
         """The wire has lost a member; what was on its way may be lost."""
         self._on_peer_disconnected(peer_named(peer_id))
+
+    def peer_refused(self, peer_id: str) -> None:
+        """The link to a member broke off, and no process listens at its address."""
+        self._on_peer_refused(peer_named(peer_id))
 
     _HANDLERS: dict[str, Callable[[Any, Any, Message], None]] = {
         "vote": Elections._on_vote,

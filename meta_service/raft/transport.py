@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -94,6 +95,8 @@ class _Link:
         # Not `queue.Queue`: its conditions in Python cost the Raft thread more than the message.
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._connected = False
+        self._broke_off = False
+        """It was connected, and is not known to be dead since."""
         self._call: Any = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"meta-raft-{peer}", daemon=True)
@@ -118,7 +121,14 @@ class _Link:
                 self._wire.note_failure(self._peer, error)
             finally:
                 channel.close()
+            self._look_if_dead()
             self._stopping.wait(_PAUSE_S)
+
+    def _look_if_dead(self) -> None:
+        """Once for each link that broke off: whether no process listens there any more."""
+        if self._broke_off and not self._stopping.is_set() and _refuses(self.address):
+            self._broke_off = False
+            self._wire.refused(self._peer)
 
     def _is_ready(self, channel: grpc.Channel) -> bool:
         """Wait for the connection, but not longer than this link is wanted."""
@@ -131,6 +141,7 @@ class _Link:
                 if self._stopping.is_set():
                     break
                 self._wire.note_failure(self._peer, error)
+                self._look_if_dead()
         ready.cancel()
         return False
 
@@ -151,11 +162,13 @@ class _Link:
             # Only now is anything sent: before, a message would be queued for a member that may
             # refuse the stream.
             self._connected = True
+            self._broke_off = False
             self._wire.connected(self._peer, metadata)
             call.result()
         finally:
             if self._connected:
                 self._connected = False
+                self._broke_off = True
                 self._wire.disconnected(self._peer)
             self._wake()
             call.cancel()
@@ -215,6 +228,7 @@ class GrpcWire:
         self.on_message: Callable[[str, Message], None]
         self.on_connected: Callable[[str], None]
         self.on_disconnected: Callable[[str], None]
+        self.on_refused: Callable[[str], None]
         self.dropped = 0
         self.bytes_out = 0
         self.bytes_in = 0
@@ -313,6 +327,11 @@ class GrpcWire:
         """Link thread: the stream to a member has ended."""
         self._thread_queue.post(lambda: self.on_disconnected(peer))
 
+    def refused(self, peer: str) -> None:
+        """Link thread: the stream to a member has ended, and no process listens at its address."""
+        LOG.info("member %s refuses connections: its process is dead", peer)
+        self._thread_queue.post(lambda: self.on_refused(peer))
+
     def note_failure(self, peer: str, error: BaseException) -> None:
         """Say once why a member cannot be reached."""
         reason = error.details() if isinstance(error, grpc.Call) else "no answer"
@@ -395,6 +414,18 @@ class _Handler(grpc.GenericRpcHandler):
         if details.method == STREAM:
             return grpc.stream_unary_rpc_method_handler(self._wire.serve)
         return None
+
+
+def _refuses(address: str) -> bool:
+    """Whether the host answers, for there is no process that listens at `host:port`."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PAUSE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _unpack_frame(frame: bytes) -> tuple[bytes, ...]:

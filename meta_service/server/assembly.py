@@ -179,7 +179,11 @@ class Assembly:
         )
         self.gateway.attach(self.node, self.thread_queue)
         self.controller = Controller(
-            self.gateway, self.store, self._feature_levels, replace_after_s=replace_after_s
+            self.gateway,
+            self.store,
+            self._feature_levels,
+            replace_after_s=replace_after_s,
+            member_id=membership.node_id,
         )
         self._warm()
         self.thread = RaftThread(self.node, self.thread_queue, self.gateway.on_failed)
@@ -238,10 +242,22 @@ class Assembly:
         """Accept the other members; they learn where. Raises StartupFailed."""
         if self.wire is not None:
             self.wire.on_message = self.node.on_message
-            self.wire.on_connected = self.node.peer_connected
+            self.wire.on_connected = self._connected
             self.wire.on_disconnected = self.node.peer_disconnected
+            self.wire.on_refused = self._refused
             port = self.wire.start(self.membership.host, self.membership.raft_port)
             self.raft_address = self.raft_address or join_host(self.membership.host, port)
+
+    def _connected(self, member_id: str) -> None:
+        """Raft thread."""
+        self.node.peer_connected(member_id)
+        self.loop_queue.call(self.controller.failure_detector.processes.member_reached, member_id)
+
+    def _refused(self, member_id: str) -> None:
+        """Raft thread: its link broke off, and no process listens at its address."""
+        self.node.peer_refused(member_id)
+        processes = self.controller.failure_detector.processes
+        self.loop_queue.call(processes.member_lost, member_id, time.monotonic())
 
     def _feature_levels(self) -> tuple[int, int]:
         """(the cluster's feature level, the highest that all members are known to know)."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
@@ -65,15 +66,17 @@ def unary(
 
 
 def streaming(
-    method: Callable[[Any, Request, Context], AsyncIterator[Response]],
+    method: Callable[[Any, Request, Context], AsyncGenerator[Response]],
 ) -> Callable[[Any, Request, Context], AsyncIterator[Response]]:
     """A method that streams its answer and may raise MetaError."""
 
     @functools.wraps(method)
     async def guarded(self: Any, request: Request, context: Context) -> AsyncIterator[Response]:
         try:
-            async for response in method(self, request, context):
-                yield response
+            # Closed in the turn in which the call ends, not when it is collected.
+            async with contextlib.aclosing(method(self, request, context)) as responses:
+                async for response in responses:
+                    yield response
         except MetaError as error:
             await abort(context, error, self.leader_address())
 

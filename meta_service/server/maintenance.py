@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 from lakemq.meta_service.api.errors import (
@@ -65,7 +65,7 @@ class MaintenanceService(rpc.MaintenanceServicer):
     @streaming
     async def Backup(
         self, request: pb.BackupRequest, context: Context
-    ) -> AsyncIterator[pb.BackupChunk]:
+    ) -> AsyncGenerator[pb.BackupChunk]:
         """A snapshot that holds all that was acknowledged before the call, in chunks."""
         await self._gateway.barrier()
         await self._fresh_snapshot()

@@ -7,7 +7,7 @@ written out where they are of a kind of their own.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 from lakemq.meta_service.api.types import MetaStatus
@@ -131,7 +131,7 @@ def watches(
     """
 
     @streaming
-    async def watch(self: Any, request: Any, context: Context) -> AsyncIterator[Any]:
+    async def watch(self: Any, request: Any, context: Context) -> AsyncGenerator[Any]:
         changes = self._changes(prefix, request.start_revision)
         async with contextlib.aclosing(changes):
             async for revision, key, value, last in changes:

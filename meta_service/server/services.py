@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any, Final
 
 from lakemq.meta_service.api.convert import key_value_message
@@ -128,7 +128,7 @@ class KvService(Service, rpc.KvServicer):
     @streaming
     async def Watch(
         self, request: pb.WatchRequest, context: Context
-    ) -> AsyncIterator[pb.WatchResponse]:
+    ) -> AsyncGenerator[pb.WatchResponse]:
         """Events of keys with a prefix from a revision on, and the revision of a quiet watch."""
         refuse_reserved(request.prefix)
         batches = self._gateway.hub.watch_revisions(

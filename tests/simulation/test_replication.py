@@ -3,8 +3,8 @@ were given is never another thing later; when all is well again, all replicas ar
 
 Method: the real leader, follower, roles, lease and catalog rules over simulated disks, network and
 time. Brokers crash with torn tails, lose disks, are paused beyond their lease, cut off, fenced
-falsely; flushes fail; replicas move; `min_in_sync` changes; brokers see the catalog late. One seed
-gives one run, which is named on failure.
+falsely, fenced at once when they seem to be dead; flushes fail; replicas move; `min_in_sync`
+changes; brokers see the catalog late. One seed gives one run, which is named on failure.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def test_the_simulation_does_what_it_says() -> None:
         "pauses",
         "cuts",
         "fenced",
+        "dead at once",
+        "lies",
         "false fencing",
         "failed flushes",
         "moves",

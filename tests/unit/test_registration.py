@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from lakemq import registration
-from lakemq.broker_core.replication.lease import LEASE_S, Lease
+from lakemq.broker_core.refusals import Refusals
+from lakemq.broker_core.replication.lease import LEASE_S, SUSPECT_S, Lease
 from lakemq.meta_service.api.remote.control_calls import HeartbeatAnswer, HeartbeatReport
 from lakemq.meta_service.api.types import NodeRegistration
 
@@ -19,6 +20,7 @@ NODE = NodeRegistration("n", {}, broker_epoch=1, storage_id="disk")
 class Led:
     def __init__(self) -> None:
         self.lease = Lease()
+        self.refusals = Refusals(lambda node: "", dict)
 
     def registered(self) -> None:
         self.lease.end()
@@ -35,15 +37,22 @@ class Controller:
 
     def __init__(self) -> None:
         self.report: Callable[[int], HeartbeatReport] = lambda _: HeartbeatReport()
+        self.broken: Callable[[], None] = lambda: None
         self.answers: asyncio.Queue[HeartbeatAnswer] = asyncio.Queue()
 
     async def register_node(self, *_: object) -> NodeRegistration:
         return NODE
 
     async def heartbeats(
-        self, _node: str, _epoch: int, report: Callable[[int], HeartbeatReport], **_: Any
+        self,
+        _node: str,
+        _epoch: int,
+        report: Callable[[int], HeartbeatReport],
+        *,
+        on_broken: Callable[[], None],
+        **_: Any,
     ) -> AsyncGenerator[HeartbeatAnswer]:
-        self.report = report
+        self.report, self.broken = report, on_broken
         while True:
             yield await self.answers.get()
 
@@ -82,4 +91,26 @@ async def test_a_node_that_hears_no_answers_says_so(monkeypatch: pytest.MonkeyPa
     await controller.answer(5, "fenced")
     now_s += registration.DEAF_S + 0.1
     assert controller.report(6).ready, "a fenced node may become active"
+    await node.stop()
+
+
+async def test_a_broken_stream_leaves_little_of_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(registration.time, "monotonic", lambda: now_s)
+    led, controller = Led(), Controller()
+    client: Any = controller
+    node = registration.Registration(client, NODE, dict, lambda _: None, led)
+    starting = asyncio.create_task(node.start())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    controller.report(1)
+    await controller.answer(1)
+    await starting
+    controller.report(2)
+    controller.broken()
+    await controller.answer(2)
+    assert led.lease.left_s(now_s) == pytest.approx(SUSPECT_S), "sent before the stream broke"
+    controller.report(3)
+    await controller.answer(3)
+    assert led.lease.left_s(now_s) == pytest.approx(LEASE_S)
     await node.stop()

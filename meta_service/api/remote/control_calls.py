@@ -48,7 +48,9 @@ class HeartbeatReport(NamedTuple):
     leaving: bool = False
     """It is about to stop: its leaderships go elsewhere, and it never becomes active again."""
     full: bool = False
-    """It can take no new replicas."""
+    """It can take no new replicas, nor leaderships that others can have."""
+    refusing: Sequence[tuple[str, int]] = ()
+    """(node id, broker epoch) of nodes at whose address no process listens, as it has found."""
 
 
 class HeartbeatAnswer(NamedTuple):
@@ -80,11 +82,15 @@ class ControlCalls(Calls):
         report: Callable[[int], HeartbeatReport] = lambda _: HeartbeatReport(),
         *,
         period_s: float = 0.5,
+        soon: asyncio.Event | None = None,
+        on_broken: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[HeartbeatAnswer]:
         """Say that the node lives until the iterator is closed; gives the node's state each time.
 
         `report(number)`: what to say with that heartbeat, which is sent at once; numbers ascend.
-        Goes on at the next leader. Raises CompareFailed when a later registration has taken this
+        `soon`: set it to have a heartbeat sent now. `on_broken()`: the stream has ended, so that
+        the controller may soon count this process as dead; another is opened. Goes on at the next
+        leader. Raises CompareFailed when a later registration has taken this
         one's place, NotFound when the node is not registered.
         """
         numbers = itertools.count(1)
@@ -101,10 +107,20 @@ class ControlCalls(Calls):
                     number=number,
                     ready=said.ready,
                     full=said.full,
+                    refusing=[
+                        pb.Refusal(node_id=each, broker_epoch=epoch)
+                        for each, epoch in said.refusing
+                    ],
                 )
-                await asyncio.sleep(period_s)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(period_s):
+                        await wanted.wait()
+                wanted.clear()
 
-        responses = self._resumed(lambda t: t.cluster.Heartbeat, requests, period_s + _ANSWER_S)
+        wanted = soon or asyncio.Event()
+        responses = self._resumed(
+            lambda t: t.cluster.Heartbeat, requests, period_s + _ANSWER_S, on_broken
+        )
         async for response in responses:
             yield HeartbeatAnswer(response.state, response.sent)
 
@@ -126,9 +142,11 @@ class ControlCalls(Calls):
         stub: Callable[[Any], Any],
         requests: Callable[[], AsyncIterator[Any]],
         answer_s: float,
+        on_broken: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[Any]:
-        """Answers to a stream of requests, begun again at another member when it breaks off or an
-        answer takes longer than `answer_s`: a member that was stopped closes no connection."""
+        """Answers to a stream of requests, begun again at another member, after `on_broken()`, when
+        it breaks off or an answer takes longer than `answer_s`: a member that was stopped closes no
+        connection."""
         while True:
             responses = _each_within(stub(self._target())(requests()), answer_s)
             try:
@@ -142,6 +160,7 @@ class ControlCalls(Calls):
                 if not error.retriable:
                     raise error from failure
                 self._turn(leader)
+            on_broken()
             # With jitter: all nodes lose the leader at the same moment.
             await asyncio.sleep(_PAUSE_S * (1 + self._rng.random()))
 

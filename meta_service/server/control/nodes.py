@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Final
 
 from lakemq.meta_service.api.convert import node_message, status_message
@@ -59,6 +59,7 @@ class ClusterService(Service, rpc.ClusterServicer):
         super().__init__(*shared)
         self._controller = controller
         self._now_s = now_s
+        self._processes = controller.failure_detector.processes
 
     def _node(self, node_id: str) -> NodeRegistration:
         row = self._gateway.cache.get(node_key(node_id))
@@ -124,10 +125,11 @@ class ClusterService(Service, rpc.ClusterServicer):
     def heartbeat(self, node_id: str, broker_epoch: int, report: NodeReport) -> NodeRegistration:
         """Take a heartbeat; the node as it is. Raises NotLeader, NoLeader, NotFound,
         CompareFailed."""
-        if self._gateway.leading_term() is None:
-            raise NotLeader("this member is not the leader")
-        if not self._controller.is_active:
-            raise NoLeader("the leader is not ready yet")
+        self._check_leads()
+        # The answer prolongs a lease by which the node leads: another leader, which a majority may
+        # have elected meanwhile, would not count it.
+        if not self._gateway.hears_majority():
+            raise NoLeader("the leader does not hear from a majority of the members")
         node = self._node(node_id)
         # KIP-500: the older incarnation must stop, as another process has its name now.
         if node.broker_epoch > broker_epoch:
@@ -145,16 +147,26 @@ class ClusterService(Service, rpc.ClusterServicer):
     @streaming
     async def Heartbeat(
         self, requests: AsyncIterator[pb.HeartbeatRequest], context: Context
-    ) -> AsyncIterator[pb.HeartbeatResponse]:
+    ) -> AsyncGenerator[pb.HeartbeatResponse]:
         """The node's state for each heartbeat, as in KIP-631; `leaving` fences it at once."""
-        async for request in requests:
-            state = await self._answer(request)
-            yield pb.HeartbeatResponse(state=state, sent=request.number)
+        stream, said_by = object(), ("", 0)
+        try:
+            async for request in requests:
+                state = await self._answer(request)
+                said_by = request.node_id, request.broker_epoch
+                self._processes.stream_used(*said_by, stream)
+                yield pb.HeartbeatResponse(state=state, sent=request.number)
+        finally:
+            self._processes.stream_ended(*said_by, stream, self._now_s())
 
     async def _answer(self, request: pb.HeartbeatRequest) -> str:
         ready = request.ready if request.HasField("ready") else True
         report = NodeReport(dict(request.load), ready and not request.leaving, request.full)
         node = self.heartbeat(request.node_id, request.broker_epoch, report)
+        for refusal in request.refusing:
+            self._processes.refused(
+                request.node_id, refusal.node_id, refusal.broker_epoch, self._now_s()
+            )
         if request.leaving:
             if not node.leaving:
                 await self._controller.fence(node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from lakemq.meta_service.api.convert import change_message, config_of, topic_message
@@ -201,7 +201,7 @@ class TopicsService(Service, rpc.TopicsServicer):
     @streaming
     async def WatchPartitions(
         self, request: pb.WatchTopicsRequest, context: Context
-    ) -> AsyncIterator[pb.TopicChange]:
+    ) -> AsyncGenerator[pb.TopicChange]:
         """Changes of topics, or of some partitions, and the revision of a quiet watch."""
         gateway = self._gateway
         batches = topic_changes(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -66,6 +67,11 @@ def leader_seen_by(cluster: Cluster, name: str) -> str | None:
     return asyncio.run(ask())
 
 
+def connect(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), WAIT_S).close()
+
+
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not condition():
@@ -89,13 +95,17 @@ def test_what_is_sent_is_counted(cluster: Cluster) -> None:
 
 def test_a_node_is_killed_and_comes_back_where_it_was(cluster: Cluster) -> None:
     pid = cluster.nodes["n2"].pid
+    address = cluster.nodes["n2"].addresses["peer"]
     cluster.kill("n2")
     assert cluster.running == ["n1", "n3"]
-    until(lambda: states(cluster, cluster.meta)["n2"] == "fenced")
+    with pytest.raises(ConnectionRefusedError):
+        connect(address)
+    until(lambda: states(cluster, cluster.meta).get("n2") == "fenced")
     with pytest.raises(NodeFailed, match="n2 is not running"):
         cluster.terminate("n2")
     cluster.restart("n2")
     assert cluster.nodes["n2"].pid != pid
+    connect(address)
     assert cluster.nodes["n2"].addresses["native"] == cluster.address("n2") in cluster.bootstrap
 
 

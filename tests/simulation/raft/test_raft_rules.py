@@ -58,6 +58,44 @@ def hear(member: Member, source: str, **message: Any) -> None:
 # ------------------------------------------------------------ elections
 
 
+def test_a_leader_whose_process_is_dead_is_replaced_at_once(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1.0)
+    others = followers(cluster)
+    leader.crash()
+    for member in others:
+        node = node_of(member)
+        member.call(lambda node=node: node.peer_refused(leader.name))  # type: ignore[misc] # mypy cannot infer a lambda with a default
+    cluster.run_until(lambda: cluster.leader() not in (None, leader), TIMING.election_min_s)
+
+
+def test_one_that_is_wrong_about_it_changes_nothing(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1.0)
+    term = node_of(leader).term
+    for member in cluster.members.values():
+        node = node_of(member)
+        member.call(lambda node=node: node.peer_refused(followers(cluster)[0].name))  # type: ignore[misc] # mypy cannot infer a lambda with a default
+    wrong = followers(cluster)[0]
+    wrong.call(lambda: node_of(wrong).peer_refused(leader.name))
+    cluster.run_for(3.0)
+    assert cluster.leader() is leader and node_of(leader).term == term
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_leader_hears_no_majority_when_another_is_elected(seed: int) -> None:
+    cluster = Cluster(seed, 3)
+    with cluster.running():
+        leader = cluster.wait_for_leader()
+        cluster.run_for(1.0)
+        node = node_of(leader)
+        assert node.hears_majority()
+        cluster.isolate(leader.name)
+        cluster.run_until(lambda: not node.hears_majority(), TIMING.election_min_s + 0.1)
+        assert cluster.leader() in (None, leader), "it counted for a leader for too long"
+        cluster.run_until(lambda: cluster.leader() not in (None, leader))
+
+
 def test_a_vote_counts_once_however_often_it_comes() -> None:
     cluster = Cluster(1, 5)
     with cluster.running():

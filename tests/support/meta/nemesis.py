@@ -32,6 +32,7 @@ class Nemesis:
                 self._wipe,
                 self._forget_newer_leader,
                 self._lose_with_the_commit,
+                self._take_for_dead,
             ],
             self._rng.randint(1, 5),
         ) + list(extra)
@@ -63,6 +64,13 @@ class Nemesis:
         member = self._cluster.members[self._any()]
         member.crash()
         self._cluster.at(self._rng.uniform(0.0, 1.5), member.start)
+
+    def _take_for_dead(self) -> None:
+        """Rightly or wrongly."""
+        told, dead = self._cluster.members[self._any()], self._any()
+        node = told.node
+        if node is not None:
+            told.call(lambda: node.peer_refused(dead))
 
     def _blink(self) -> None:
         """Everybody loses power again and again for some milliseconds, also between a vote and the

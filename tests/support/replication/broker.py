@@ -42,7 +42,10 @@ class Surroundings(Protocol):
     invariants: Invariants
     brokers: dict[str, Broker]
 
-    def heartbeat(self, name: str, broker_epoch: int, answer: Callable[[str], None]) -> None: ...
+    def heartbeat(
+        self, name: str, broker_epoch: int, stream: object, answer: Callable[[str], None]
+    ) -> None: ...
+    def crashed(self, broker: Broker) -> None: ...
     def has_registered_disk(self, name: str) -> bool: ...
 
 
@@ -60,6 +63,9 @@ class Broker:
         self._inbox: list[Callable[[], None]] = []
         self.log = SimulatedLog(self.disk)
         self.lease = Lease(LEASE_S)
+        self.broker_epoch = 0
+        self.stream = object()
+        """Of heartbeats."""
 
     # ------------------------------------------------------------ the process
 
@@ -73,6 +79,7 @@ class Broker:
         self.up, self.paused = True, False
         self.log = self._open()
         self.lease = Lease(LEASE_S)
+        self.stream = object()
         self.role = Role(self.name)
         self.slots = FollowerSlots()
         self.leader: PartitionLeader | None = None
@@ -105,7 +112,8 @@ class Broker:
         self.world.at(seconds * self.rng.random(), again)
 
     def crash(self) -> None:
-        """Power off: nobody is told anything."""
+        """The process ends at once, and what the disk had not yet stored is lost."""
+        self.around.crashed(self)
         self.up = self.paused = False
         self.process += 1
         self._inbox.clear()
@@ -137,7 +145,7 @@ class Broker:
     def _beat(self) -> None:
         number = self._heartbeats = self._heartbeats + 1
         self.lease.sent(number, self.world.now_s)
-        process, epoch = self.process, self.broker_epoch
+        process, epoch, stream = self.process, self.broker_epoch, self.stream
 
         def answered(state: str) -> None:
             if state != FENCED:
@@ -149,8 +157,15 @@ class Broker:
             )
 
         self.world.send(
-            self.name, CONTROLLER, lambda: self.around.heartbeat(self.name, epoch, answer)
+            self.name, CONTROLLER, lambda: self.around.heartbeat(self.name, epoch, stream, answer)
         )
+
+    def stream_broke(self) -> None:
+        """The heartbeat stream is reset: another is opened."""
+        self.lease.shorten(self.world.now_s)
+        self.stream = object()
+        process = self.process
+        self.world.at(self.rng.uniform(0.05, 0.1), lambda: self.deliver(process, self._beat))
 
     def learn(self) -> None:
         """Look at what the watch has brought."""

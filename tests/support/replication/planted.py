@@ -22,6 +22,8 @@ from lakemq.meta_service.catalog.draft import Draft
 from lakemq.meta_service.catalog.nodes import encode_node, find_node, node_key
 from lakemq.meta_service.catalog.pages import cluster, registration
 from lakemq.meta_service.catalog.partitions import settle_below_cluster_level
+from lakemq.meta_service.control import dead_processes
+from lakemq.meta_service.control.dead_processes import DeadProcesses
 from tests.support.replication.broker import Broker
 
 Patch = pytest.MonkeyPatch
@@ -103,6 +105,30 @@ class ReadsAtOnce(Broker):
     def serves(self, epoch: int) -> bool:
         leader = self.leader
         return self.up and not self.paused and leader is not None and leader.view.epoch == epoch
+
+
+class KeepsLease(Broker):
+    """Goes on leading as before when its heartbeat stream breaks."""
+
+    def stream_broke(self) -> None:
+        lease = self.lease
+        until_s = self.world.now_s + lease.left_s(self.world.now_s)
+        super().stream_broke()
+        lease._until_s = until_s
+
+
+def _refused_is_dead(patch: Patch) -> None:
+    """Whose address refuses is fenced at once, with its heartbeat stream open."""
+
+    def is_dead(self: DeadProcesses, node_id: str, broker_epoch: int, now_s: float) -> bool:
+        return (node_id, broker_epoch) in self._refused_s
+
+    patch.setattr(DeadProcesses, "is_dead", is_dead)
+
+
+def _fenced_as_it_breaks(patch: Patch) -> None:
+    """No time is left to a process that lives."""
+    patch.setattr(dead_processes, "REOPEN_S", 0.0)
 
 
 def forget_resigning(patch: Patch) -> None:
@@ -215,5 +241,8 @@ PLANTS = {
     "epoch kept at restart": Plant(patch=_epoch_kept),
     "additions count when done": Plant(patch=_additions_count_when_done),
     "leads as an earlier registration": Plant(patch=_lead_again),
+    "lease kept when the stream breaks": Plant(broker=KeepsLease),
+    "dead because it refuses": Plant(patch=_refused_is_dead),
+    "dead as soon as the stream breaks": Plant(patch=_fenced_as_it_breaks),
     "catalog of level 3": Plant(patch=_as_before),
 }

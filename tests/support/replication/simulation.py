@@ -18,8 +18,9 @@ from tests.support.history import OPEN, History, Read, Send
 from tests.support.replica_log import DUPLICATES, Refused, SimulatedLog
 from tests.support.replication.broker import Broker
 from tests.support.replication.catalog import Catalog
+from tests.support.replication.deaths import Deaths
 from tests.support.replication.invariants import Invariants
-from tests.support.replication.world import World
+from tests.support.replication.world import CONTROLLER, World
 
 NAMES = ("a", "b", "c", "d")
 REPLICATION = 3
@@ -144,6 +145,7 @@ class Simulation:
         """The controller acts; False: a test does."""
         self.brokers: dict[str, Broker] = {}
         self._heard: dict[str, float] = {}
+        self.deaths = Deaths(self)
         for name in NAMES:
             self.brokers[name] = broker(name, self)
         self.history = History()
@@ -270,9 +272,12 @@ class Simulation:
 
     # ------------------------------------------------------------ the controller
 
-    def heartbeat(self, name: str, broker_epoch: int, answer: Callable[[str], None]) -> None:
+    def heartbeat(
+        self, name: str, broker_epoch: int, stream: object, answer: Callable[[str], None]
+    ) -> None:
         node = self.catalog.nodes.get(name)
-        if node is not None and node.broker_epoch == broker_epoch:
+        is_current = node is not None and node.broker_epoch == broker_epoch
+        if node is not None and is_current and self.deaths.heard(name, broker_epoch, stream):
             self._heard[name] = self.world.now_s
             answer(node.state)
 
@@ -284,8 +289,13 @@ class Simulation:
         if catalog.history[-1].partition is not None:
             catalog.settle()
             catalog.finish_moves()
+        processes = self.deaths.processes
+        processes.keep((name, node.broker_epoch) for name, node in catalog.nodes.items())
         for name, node in list(catalog.nodes.items()):
             heard = self.world.now_s - self._heard.get(name, 0.0) < FENCE_S
+            if heard and processes.is_dead(name, node.broker_epoch, self.world.now_s):
+                heard = False
+                self.stats["dead at once"] += node.state != FENCED
             if node.state == FENCED and heard:
                 if catalog.has_lost(name):
                     catalog.forget_lost(name)
@@ -296,6 +306,9 @@ class Simulation:
                     raise AssertionError(f"{name} is fenced, and its lease holds")
                 self.stats["fenced"] += 1
                 catalog.set_state(name, FENCED)
+
+    def crashed(self, broker: Broker) -> None:
+        self.deaths.crashed(broker)
 
     def _spread_catalog(self) -> None:
         """Watches bring events, at some brokers late."""
@@ -315,6 +328,7 @@ class Simulation:
             (4.0, self._start),
             (2.0, self._pause),
             (2.0, self._cut),
+            (1.5, self._reset),
             (3.0, self._heal),
             (2.0, self._network),
             (3.0, self._fail_flush),
@@ -381,7 +395,7 @@ class Simulation:
 
     def _cut(self, broker: Broker) -> None:
         rng, name = self.world.rng, broker.name
-        others = [each for each in (*NAMES, "controller") if each != name]
+        others = [each for each in (*NAMES, CONTROLLER) if each != name]
         if rng.random() < 0.4:
             others = rng.sample(others, 1)
         one_way = rng.random() < 0.4
@@ -390,6 +404,18 @@ class Simulation:
             if not one_way:
                 self.world.cut |= {(name, other), (other, name)}
         self.stats["cuts"] += 1
+
+    def _reset(self, broker: Broker) -> None:
+        """Of a process that goes on; at times others are told that it is gone, and it can't reach
+        the controller."""
+        if not broker.up or broker.paused:
+            return
+        self.stats["resets"] += 1
+        self.deaths.reset(broker)
+        if self.world.rng.random() < 0.5:
+            self.stats["lies"] += 1
+            self.deaths.lie(broker, 1.0)
+            self.world.cut.add((broker.name, CONTROLLER))
 
     def _heal(self, broker: Broker) -> None:
         self.world.cut.clear()

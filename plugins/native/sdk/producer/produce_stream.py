@@ -18,3 +18,5 @@ class ProduceStream:
         self.task: asyncio.Task[None] | None = None
         self.call: AsyncStream | None = None
         """Under way; None: between two."""
+        self.led_elsewhere = asyncio.Event()
+        """Set when other nodes lead what waits for the next call."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -368,7 +369,9 @@ class Producer:
         """Metadata has changed: a former leader has a moment to answer what waits for it."""
         for stream in self._streams.values():
             waiting = self._led_elsewhere(stream)
-            if waiting:
+            if waiting and stream.call is None:
+                stream.led_elsewhere.set()
+            elif waiting:
                 self._loop.call_later(_FORMER_LEADER_S, self._leave, stream, waiting)
 
     def _led_elsewhere(self, stream: ProduceStream) -> set[tuple[int, int]]:
@@ -415,7 +418,7 @@ class Producer:
             if not failure.retriable or self._expired():
                 self._fail_all(failure)
                 return
-            await asyncio.sleep(next(pauses))
+            await self._pause(stream, next(pauses))
             self.counters.reconnects += 1
             self._resend(stream)
             # The stream to the bootstrap node is kept: it serves all partitions whose leader is
@@ -423,6 +426,13 @@ class Producer:
             if stream.address and stream.outgoing.empty():  # its partitions have another leader
                 del self._streams[stream.address]
                 return
+
+    async def _pause(self, stream: ProduceStream, pause_s: float) -> None:
+        """Before the next call, if not all that waits for it can go to another node now."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await stream.led_elsewhere.wait()
+        stream.led_elsewhere.clear()
 
     async def _requests(self, stream: ProduceStream) -> AsyncIterator[pb.ProduceRequest]:
         outgoing = stream.outgoing
