@@ -61,6 +61,17 @@ class ReplicaLog(PartitionLog, Protocol):
     def durable_end(self) -> Offset:
         """Offset behind the last fsynced record: high watermark <= durable end <= log end."""
 
+    @property
+    def sendable_end(self) -> Offset:
+        """How far `read_replica` reads: at least to the durable end, and of a leader perhaps what
+        it appended and still flushes."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether it takes appends. A leader whose flush fails after `read_replica` gave away what
+        it was to write stops by itself: those offsets are never used again in its epoch, so it
+        has to be given another one."""
+
     def lead(self, epoch: int, *, alone: bool, acks_min: Acks = Acks.MEMORY) -> None:
         """Take appends from now on and stamp their batches with `epoch`, which starts at the log's
         end. `alone`: the high watermark follows the disk by itself, up to the log's end at once.
@@ -89,6 +100,11 @@ class ReplicaLog(PartitionLog, Protocol):
         """Call `callback()` on the event loop, with no argument, after each flush that moved
         `durable_end`, or that failed; one callback, None removes it."""
 
+    def when_appended(self, callback: Callable[[], None] | None) -> None:
+        """Call `callback()` within each append: from the next turn of the event loop on
+        `sendable_end` may be further, and is read so far. One callback; None removes it, and
+        `sendable_end` is the durable end then."""
+
     def append_replica(self, batches: bytes) -> asyncio.Future[Offset]:
         """Append whole batches of the leader's log as they lie there, without stamping them.
 
@@ -100,7 +116,7 @@ class ReplicaLog(PartitionLog, Protocol):
         """
 
     def read_replica(self, offset: Offset, bytes_max: int) -> asyncio.Future[bytes]:
-        """Whole batches of one segment from `offset` up to the durable end, at least one if one is
+        """Whole batches of one segment from `offset` up to `sendable_end`, at least one if one is
         there; empty behind it. Done at once where the tail in memory has them. Fails with
         OffsetOutOfRange (below the log's start, above its end), CorruptLog, Unavailable."""
 

@@ -14,6 +14,7 @@ from lakemq.meta_service.api.errors import MetaError
 from lakemq.meta_service.api.remote.control_calls import ControlCalls
 from lakemq.meta_service.api.types import InSyncChange
 
+RESIGN_RETRY_S: Final = 0.5
 _log: Final = logging.getLogger(__name__)
 
 
@@ -46,21 +47,25 @@ class CatalogCalls:
         ]  # fmt: skip
 
     def resign(self, place: Place, leader_epoch: int) -> None:
-        """Ask for another leader, in the background. Where the catalog can't be asked now, this
-        node stays the leader there until it is fenced."""
+        """Ask for another leader, in the background, until the catalog has heard it: this node
+        does not lead in that epoch any more, nor does another."""
         task = asyncio.get_running_loop().create_task(self._resign(place, leader_epoch))
         self._resigning.add(task)
         task.add_done_callback(self._resigning.discard)
 
     async def _resign(self, place: Place, leader_epoch: int) -> None:
-        try:
-            await self._client.resign(
-                self._identity.node_id,
-                self._identity.broker_epoch(),
-                [(place.topic_id, place.partition, leader_epoch)],
-            )
-        except MetaError as error:
-            _log.warning("partition %s: not resigned: %s", place, error)
+        identity, left = self._identity, [(place.topic_id, place.partition, leader_epoch)]
+        broker_epoch = identity.broker_epoch()
+        # A registration ends all leaderships of the one before.
+        while identity.broker_epoch() == broker_epoch:
+            try:
+                await self._client.resign(identity.node_id, broker_epoch, left)
+                return
+            except MetaError as error:
+                _log.warning("partition %s: not resigned: %s", place, error)
+                if not error.retriable:
+                    return
+                await asyncio.sleep(RESIGN_RETRY_S)
 
     async def stop(self) -> None:
         """Cancel what is under way."""

@@ -181,8 +181,10 @@ class PartitionLeader:
     def _is_undecided(self, offset: Offset) -> bool:
         """Whether the follower's end lies behind what is durable here, and a flush that may fail
         decides what this log has there: records that it got as a follower, just before it was
-        elected. What is compared must never be taken back."""
-        return offset > self._log.durable_end and self._log.log_end_offset > self._log.durable_end
+        elected. What is compared must never be taken back. (Records of this epoch are not: a
+        leader whose flush of what it sent fails leads no more.)"""
+        log = self._log
+        return log.durable_end < min(offset, self.epoch_start, log.log_end_offset)
 
     def _differs(self, said: FollowerAsk) -> Diverging | Restart | None:
         """How the follower's log is no beginning of ours; None: it is one."""

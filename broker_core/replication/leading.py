@@ -78,10 +78,13 @@ class LeadingPartition:
         self._told_shortage = ""
         self._numbers_due: asyncio.TimerHandle | None = None
         self._durable_end = log.durable_end
+        self._serving = False
+        """Slots are served at the end of this turn of the loop."""
 
     def start(self) -> None:
         """Take part from now on."""
         self.log.when_durable(self._flushed)
+        self.log.when_appended(self._appended)
         self.log.hold_compaction(self.log.high_watermark)
         self.advance()
 
@@ -89,6 +92,7 @@ class LeadingPartition:
         """The node does not lead in this epoch any more."""
         self.stopped = True
         self.log.when_durable(None)
+        self.log.when_appended(None)
         if self._told_shortage:
             self.log.refuse_replicated("")
         if self._numbers_due is not None:
@@ -126,14 +130,28 @@ class LeadingPartition:
 
     # -- what moves it
 
+    def _appended(self) -> None:
+        """Followers copy, and flush, while this node flushes: what a turn of the loop appends goes
+        out together."""
+        if not self._serving:
+            self._serving = True
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    def _serve(self) -> None:
+        self._serving = False
+        for slot in tuple(self._slots):
+            slot.serve()
+
     def _flushed(self) -> None:
-        if self.log.durable_end == self._durable_end and self.log.status().state == "fenced":
+        log = self.log
+        if not log.leads or (
+            log.durable_end == self._durable_end and log.status().state == "fenced"
+        ):
             self._context.cannot_write(self.place, self.core.view.epoch)
             return
         self._durable_end = self.log.durable_end
         self.advance()
-        for slot in tuple(self._slots):
-            slot.serve()
+        self._serve()
 
     def view_changed(self, view: View) -> None:
         """The catalog says this of the same leader epoch."""

@@ -182,7 +182,7 @@ class _Slot:
         if leading is None or leading.stopped or wanted is None or self._reading is not None:
             return
         sender = self._sender
-        if wanted >= leading.log.durable_end:
+        if wanted >= leading.log.sendable_end:
             return
         if sender.room_bytes <= 0:
             sender.short_of_credit[self] = None

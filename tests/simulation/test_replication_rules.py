@@ -17,7 +17,6 @@ from tests.support.replication.broker import Broker, Surroundings
 from tests.support.replication.invariants import Broken
 from tests.support.replication.planted import (
     PLANTS,
-    ShipsAndResigns,
     any_registration,
     forget_resigning,
     judged_first,
@@ -106,7 +105,7 @@ def test_a_member_that_lost_its_disk_meanwhile_does_not_join(
 
 def gives_up_and_hears_of_the_catalog(seed: int) -> None:
     """A leader's flush fails, and the catalog changes something else before it hears of that."""
-    sim = Simulation(seed, broker=ShipsAndResigns)
+    sim = Simulation(seed)
     sim.begin()
     leader = sim.brokers[sim.catalog.partition.leader or ""]
     leader.hold_flushes()

@@ -141,11 +141,11 @@ class SimulatedLog:
             max((each for each in self.disk.rolls if each <= offset), default=self.log_start_offset)
         )
 
-    def read(self, offset: int, batches_max: int) -> bytes:
-        """Up to the durable end, of one segment, from the batch on that holds `offset`."""
+    def read(self, offset: int, offset_end: int, batches_max: int) -> bytes:
+        """Up to `offset_end`, of one segment, from the batch on that holds `offset`."""
         first = self._at_or_behind(offset)
         next_segment = min((each for each in self.disk.rolls if each > offset), default=None)
-        last = min(first + batches_max, self.disk.synced)
+        last = min(first + batches_max, bisect_left(self._bases, offset_end))
         if next_segment is not None:
             last = min(last, bisect_left(self._bases, next_segment))
         return b"".join(each.data for each in self.disk.batches[first:last])

@@ -69,6 +69,17 @@ class SimulatedReplicaLog:
     def refuse_replicated(self, reason: str) -> None:
         self._refusal = reason
 
+    @property
+    def sendable_end(self) -> Offset:
+        return self.log.durable_end
+
+    @property
+    def leads(self) -> bool:
+        return self.log.leads
+
+    def when_appended(self, callback: Callable[[], None] | None) -> None:
+        """Nothing is read before it is durable."""
+
     def when_durable(self, callback: Callable[[], None] | None) -> None:
         self._told_durable = callback
 
@@ -161,7 +172,7 @@ class SimulatedReplicaLog:
     def read_replica(self, offset: Offset, bytes_max: int) -> asyncio.Future[bytes]:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if self.log.log_start_offset <= offset <= self.log.log_end_offset:
-            future.set_result(self.log.read(offset, _ALL))
+            future.set_result(self.log.read(offset, self.log.durable_end, _ALL))
         else:
             future.set_exception(OffsetOutOfRange(f"{offset}"))
         return future

@@ -31,7 +31,7 @@ from lakemq.broker_core.api.types import Acks, AppendResult, Columns, TopicConfi
 from lakemq.plugins.journal.log.context import LogContext
 from lakemq.plugins.journal.log.reader import LogReader
 from lakemq.plugins.journal.log.recovery import Recovered
-from lakemq.plugins.journal.log.waiting import Uncommitted, Waiting, placed
+from lakemq.plugins.journal.log.waiting import Uncommitted, Unflushed, Waiting, placed
 from lakemq.plugins.journal.log.writer import FlushOutcome, LogWriter, Stamped
 from lakemq.plugins.journal.segment.producers import Appended
 from lakemq.plugins.journal.segment.tail import Tail
@@ -96,6 +96,8 @@ class Appends:
         self._housekeeping_wanted = False
         self._unflushed_bytes = 0
         self._when_durable: Callable[[], None] | None = None
+        self._unflushed: Unflushed | None = None
+        """None: it has had no followers yet."""
         self._fence = recovered.fence
         self._full = ""
         self._unavailable = ""
@@ -161,6 +163,8 @@ class Appends:
     def _take(self, stamped: Stamped, acks: Acks, done: AppendDone) -> None:
         """Give an admitted batch its place at the end of the log, and have it flushed."""
         self._place(stamped)
+        if self._unflushed is not None and self._unflushed.wake is not None:
+            self._unflushed.wake()
         if acks is not Acks.MEMORY:
             self._wait_for_flush(Waiting(stamped, done, acks))
             return
@@ -357,6 +361,7 @@ class Appends:
             self._fence = str(error)
         self._forget_unflushed(self._pending)
         behind, self._pending = self._pending, []
+        error = self._taken_back(error)
         # Offsets behind what failed would leave a gap, and sequences behind it would make a retry
         # look like a duplicate of a batch that is lost: both go back to what is durable.
         self._log_end_offset = self._reader.durable_end
@@ -366,6 +371,20 @@ class Appends:
             if entry.done is not None:
                 # One instance each: futures raise it, and each raise extends its traceback.
                 self._tell(entry.done, type(error)(str(error)))
+
+    def _taken_back(self, error: LakeMQError) -> LakeMQError:
+        """What appends behind the durable end fail with. Where followers may have copied them,
+        their offsets must not be given again in this epoch, and their outcome is open."""
+        end, unflushed = self._reader.durable_end, self._unflushed
+        self._reader.tail.cut(end)
+        if unflushed is None or unflushed.sent_end <= end or unflushed.epoch != self._leader_epoch:
+            return error
+        if self._role is Role.LEADER:
+            self._role = Role.NONE
+            if self._alone:
+                # Nothing asks for another epoch for it: a restart brings one.
+                self._fence = self._fence or f"replicas may have what could not be written: {error}"
+        return self._not_leader()
 
     def _tell(self, done: AppendDone, outcome: AppendResult | LakeMQError) -> None:
         """One caller's fault must not keep the others, or the next flush, waiting."""

@@ -34,10 +34,12 @@ from lakemq.plugins.journal.log.recovery import Recovered
 from lakemq.plugins.journal.log.repair import repair_segment
 from lakemq.plugins.journal.log.replica_batches import checked_batches
 from lakemq.plugins.journal.log.truncation import restart_at, truncate
-from lakemq.plugins.journal.log.waiting import Waiting
+from lakemq.plugins.journal.log.waiting import Unflushed, Waiting
 from lakemq.plugins.journal.segment.manifest import SegmentInfo
 from lakemq.plugins.journal.segment.tail import Tail
 
+SOON_MS: Final = 60_000
+"""A segment that is old so soon may end before what is appended now is written."""
 NO_OFFSET_MAX: Final = 1 << 63
 """Behind all offsets."""
 
@@ -138,7 +140,7 @@ class JournalLog(Appends):
 
     def follow(self, epoch: int) -> None:
         """See the port."""
-        led = self._role is Role.LEADER
+        led = self._role is not Role.FOLLOWER
         self._take_role(Role.FOLLOWER, epoch)
         self._writer.leads_epoch = -1
         self._set_alone(False)
@@ -157,6 +159,7 @@ class JournalLog(Appends):
     def _set_alone(self, alone: bool) -> None:
         if alone != self._alone:
             self._compaction_hold = NO_OFFSET_MAX if alone else 0
+            self._reader.tail.cut(self._reader.durable_end)
         self._alone = alone
 
     def _fail_waiting(self) -> None:
@@ -184,6 +187,36 @@ class JournalLog(Appends):
     def when_durable(self, callback: Callable[[], None] | None) -> None:
         """See the port."""
         self._when_durable = callback
+
+    def when_appended(self, callback: Callable[[], None] | None) -> None:
+        """See the port."""
+        before, epoch = self._unflushed, self._leader_epoch
+        unflushed = self._unflushed = Unflushed(epoch, self._log_end_offset, callback)
+        if before is not None and before.epoch == epoch:
+            unflushed.sent_end = before.sent_end
+
+    @property
+    def leads(self) -> bool:
+        """See the port."""
+        return self._role is Role.LEADER
+
+    @property
+    def sendable_end(self) -> Offset:
+        """See the port."""
+        unflushed, folder = self._unflushed, self.folder
+        if (
+            unflushed is None
+            or unflushed.wake is None
+            or self._role is not Role.LEADER
+            or self._reader.durable_end < unflushed.begin
+            # Bytes are to be those that will lie here, in segments that are alike on all replicas.
+            or self._writer.compresses
+            or folder.active_index.covered_bytes + self._unflushed_bytes
+            > self.config.segment_max_bytes
+            or self._writer.is_old(self._context.now_ms() + SOON_MS)
+        ):
+            return self.durable_end
+        return self.log_end_offset
 
     # ------------------------------------------------------------ replica
 
@@ -341,7 +374,24 @@ class JournalLog(Appends):
 
     def read_replica(self, offset: Offset, bytes_max: int) -> asyncio.Future[bytes]:
         """See the port."""
-        return self._reader.read_replica(offset, bytes_max)
+        end = self.sendable_end
+        if end > self._reader.durable_end and self._unflushed is not None:
+            self._unflushed.sent_end = end
+            self._keep_unflushed()
+        return self._reader.read_replica(offset, bytes_max, end)
+
+    def _keep_unflushed(self) -> None:
+        """Have the tail hold all that was appended."""
+        tail = self.tail
+        kept_end = max(tail.end, self._reader.durable_end)
+        if kept_end == self._log_end_offset:
+            return
+        for entries in (self._flushing, self._pending):
+            for entry in entries:
+                header, data, _ = entry.stamped
+                if data and header.base_offset >= kept_end:
+                    tail.add(header, data)
+        tail.trim()
 
     async def offset_for_timestamp(self, timestamp_ms: int) -> Offset:
         """See the port."""
@@ -400,11 +450,6 @@ class JournalLog(Appends):
         if self._writer.is_old(now_ms) or self._writer.wants_checkpoint():
             self._housekeeping_wanted = True
             self._want_flush()
-
-    @property
-    def leads(self) -> bool:
-        """Whether retention and tiering are this replica's to decide."""
-        return self._role is Role.LEADER
 
     def checkpoint_offset(self) -> int:
         """Segments below it may go: a start needs nothing of them."""

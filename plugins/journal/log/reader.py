@@ -60,7 +60,7 @@ class LogReader:
     def publish(self, fresh: Sequence[Stamped]) -> None:
         """Let readers see batches that became durable, of a log that is alone: the tail, the high
         watermark, taps, long polls."""
-        self._keep(fresh)
+        self._keep(fresh, fresh)
         self.high_watermark = self.durable_end
         # Behind the high watermark: a tap may read what it is called with.
         if self._taps:
@@ -68,17 +68,20 @@ class LogReader:
         self._wake_polls()
 
     def hold(self, fresh: Sequence[Stamped]) -> None:
-        """Batches became durable that are not readable yet."""
-        self._keep(fresh)
+        """Batches became durable that are not readable yet; the tail may have them already."""
+        kept_end = self.tail.end
+        self._keep(fresh, [each for each in fresh if each.header.base_offset >= kept_end])
         if self._taps:
             self._taps.hold(fresh)
 
-    def _keep(self, fresh: Sequence[Stamped]) -> None:
+    def _keep(self, fresh: Sequence[Stamped], new: Sequence[Stamped]) -> None:
+        """`new`: those of `fresh` that the tail does not have yet."""
         counters, tail = self._context.counters, self.tail
         for header, data, _ in fresh:
-            tail.add(header, data)
             counters.appended_records += header.record_count
             counters.appended_bytes += len(data)
+        for header, data, _ in new:
+            tail.add(header, data)
         tail.trim()
         self.durable_end = fresh[-1].header.last_offset + 1
 
@@ -160,8 +163,8 @@ class LogReader:
                 raise
         return await self._context.loop.run_in_executor(readers, read)
 
-    def read_replica(self, offset: int, bytes_max: int) -> asyncio.Future[bytes]:
-        """See the port."""
+    def read_replica(self, offset: int, bytes_max: int, sendable_end: int) -> asyncio.Future[bytes]:
+        """See the port. `sendable_end`: behind what is durable the tail alone is asked."""
         loop = self._context.loop
         done: asyncio.Future[bytes] = loop.create_future()
         start = self._folder.manifest.log_start_offset
@@ -176,15 +179,15 @@ class LogReader:
                 )
             )
             return done
-        if offset >= self.durable_end:
+        if offset >= sendable_end:
             done.set_result(b"")
             return done
         # Within one segment: where the next one begins, the follower's begins too.
-        end = min(self.durable_end, self._folder.segment_end(offset))
+        end = min(sendable_end, self._folder.segment_end(offset))
         bytes_max = min(bytes_max, _FETCH_MAX_BYTES)
         cut = self.tail.read(offset, bytes_max, end)
-        if cut is not None:
-            done.set_result(cut.data)
+        if cut is not None or offset >= self.durable_end:
+            done.set_result(cut.data if cut is not None else b"")
             return done
         return loop.run_in_executor(
             self._readers_of(offset), _read_data, self._folder, offset, self.durable_end, bytes_max

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from lakemq.broker_core.api.ports import AppendDone
@@ -17,6 +18,21 @@ class Waiting(NamedTuple):
     done: AppendDone | None
     """None: answered already (acks memory), or given up."""
     acks: Acks = Acks.LEADER
+
+
+class Unflushed:
+    """What followers may copy of a leader's log before it is flushed here, in one leader epoch."""
+
+    __slots__ = ("begin", "epoch", "sent_end", "wake")
+
+    def __init__(self, epoch: int, begin: int, wake: Callable[[], None] | None) -> None:
+        self.epoch = epoch
+        self.begin = begin
+        """Only from here on: what is before it was not appended in this epoch, or not told."""
+        self.wake = wake
+        """Called when there is more."""
+        self.sent_end = 0
+        """Followers may have everything below it."""
 
 
 class Uncommitted:

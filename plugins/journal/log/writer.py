@@ -144,6 +144,11 @@ class LogWriter:
             _log.exception("flush of %s failed", self.folder.path)
             run.error = self.fenced(f"flush failed: {error!r}")
 
+    @property
+    def compresses(self) -> bool:
+        """Whether batches may lie here otherwise than they came."""
+        return self.config.compression in _CODECS
+
     def _compress(self, run: _Run) -> None:
         codec = _CODECS.get(self.config.compression)
         if codec is not None:

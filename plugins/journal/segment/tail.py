@@ -46,6 +46,11 @@ class Tail:
             del self._bases[:first], self._next_offsets[:first], batches[:first]
             self._first = 0
 
+    @property
+    def end(self) -> int:
+        """Offset behind the last batch; -1: there is none."""
+        return self._next_offsets[-1] if self._next_offsets else -1
+
     def read(self, offset: int, bytes_max: int, offset_end: int) -> Slice | None:
         """Batches from the one that holds `offset`, or the first behind it, none that reaches
         `offset_end`; None: it is not here (any more)."""
@@ -64,6 +69,14 @@ class Tail:
             end += 1
         data = batches[at] if end == at + 1 else b"".join(batches[at:end])
         return Slice(data, ends[end - 1])
+
+    def cut(self, end: int) -> None:
+        """Let go of batches at and behind offset `end`."""
+        while self._bases and self._bases[-1] >= end:
+            self.size_bytes -= len(self._batches.pop())
+            self._bases.pop()
+            self._next_offsets.pop()
+        self._first = min(self._first, len(self._bases))
 
     def clear(self) -> None:
         """Let go of everything: the log was cut."""

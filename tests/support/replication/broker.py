@@ -294,10 +294,13 @@ class Broker:
                     self._send(node, process, slot, numbers)
 
     def shipped_end(self) -> int:
-        return self.log.durable_end
+        """What followers may copy: as soon as it is appended, behind what earlier leaders wrote."""
+        log, leader = self.log, self.leader
+        assert leader is not None
+        return log.durable_end if log.durable_end < leader.epoch_start else log.log_end_offset
 
     def read(self, offset: int) -> bytes:
-        return self.log.read(offset, self.rng.randint(1, 4))
+        return self.log.read(offset, self.shipped_end(), self.rng.randint(1, 4))
 
     def _committed(self, before: int) -> None:
         around, leader = self.around, self.leader
@@ -466,6 +469,9 @@ class Broker:
         """The disk is full for a moment."""
         if not self.log.fail_flush():
             return
+        if self.leader is not None:
+            self.flush_of_leader_failed()
+            return
         if self.follower is not None:
             self._carry_out(self.follower.append_failed(f.AppendFailure.FULL))
             follower, process = self.follower, self.process
@@ -476,6 +482,10 @@ class Broker:
 
             self.world.at(self.rng.uniform(0.1, 1.0), lambda: self.deliver(process, room))
         self._told_flushed()
+
+    def flush_of_leader_failed(self) -> None:
+        """Followers may have what was lost: its offsets are not given again in this epoch."""
+        self.give_up()
 
     def fence(self) -> None:
         """An fsync fails: a leader gives up its leadership, a follower stops."""
@@ -491,4 +501,13 @@ class Broker:
         epoch = self.leader.view.epoch
         self.stop()
         self.role.gave_up(epoch)
-        self.world.send(self.name, CONTROLLER, lambda: self.around.catalog.resign(self.name, epoch))
+        self._resign(epoch, self.process)
+
+    def _resign(self, epoch: int, process: int) -> None:
+        """Until the catalog has heard it."""
+        row = self.around.catalog.history[self.seen].row
+        if self.process == process and row is not None and row.epoch <= epoch:
+            self.world.send(
+                self.name, CONTROLLER, lambda: self.around.catalog.resign(self.name, epoch)
+            )
+            self.world.at(0.3, lambda: self._resign(epoch, process))

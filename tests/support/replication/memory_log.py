@@ -45,6 +45,8 @@ class MemoryReplicaLog:
         self.cuts: list[int] = []
         self._segment_records = segment_records
         self._when_durable: Callable[[], None] | None = None
+        self._when_appended: Callable[[], None] | None = None
+        self._sent_end = Offset(0)
         self._replicas: list[tuple[Offset, asyncio.Future[Offset]]] = []
         self._appends: list[tuple[AppendResult, asyncio.Future[AppendResult]]] = []
         self._flush_due = False
@@ -63,6 +65,14 @@ class MemoryReplicaLog:
     def status(self) -> PartitionStatus:
         state = {StorageFull: "full", StorageFenced: "fenced"}.get(type(self.failure), "online")
         return PartitionStatus(0, state, 0, 0, 0, 0, 0)
+
+    @property
+    def sendable_end(self) -> Offset:
+        return self.durable_end if self._when_appended is None else self.log_end_offset
+
+    @property
+    def leads(self) -> bool:
+        return self.role == "leader"
 
     # -- roles
 
@@ -89,6 +99,9 @@ class MemoryReplicaLog:
     def when_durable(self, callback: Callable[[], None] | None) -> None:
         self._when_durable = callback
 
+    def when_appended(self, callback: Callable[[], None] | None) -> None:
+        self._when_appended = callback
+
     def commit_to(self, offset: Offset) -> None:
         self.high_watermark = max(self.high_watermark, min(offset, self.durable_end))
         for result, future in list(self._appends):
@@ -107,6 +120,8 @@ class MemoryReplicaLog:
         future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
         base, last = Offset(header.base_offset), Offset(header.last_offset)
         self._appends.append((AppendResult(base, last, Acks.REPLICATED), future))
+        if self._when_appended is not None:
+            self._when_appended()
         self._flush_soon()
         return future
 
@@ -130,6 +145,8 @@ class MemoryReplicaLog:
         replicas, self._replicas = self._replicas, []
         if self.failure is not None:
             self.batches = [each for each in self.batches if each[0].last_offset < self.durable_end]
+            if self._sent_end > self.durable_end and self.leads:
+                self.role = ""
         else:
             self.durable_end = self.log_end_offset
         for end, future in replicas:
@@ -157,13 +174,14 @@ class MemoryReplicaLog:
             return
         found = b""
         for header, data in self.batches:
-            if header.last_offset < offset or header.last_offset >= self.durable_end:
+            if header.last_offset < offset or header.last_offset >= self.sendable_end:
                 continue
             if found and len(found) + len(data) > bytes_max:
                 break
             if self.segment_start(header.base_offset) != self.segment_start(offset):
                 break
             found += data
+            self._sent_end = max(self._sent_end, Offset(header.last_offset + 1))
         future.set_result(found)
 
     def last_epoch(self, offset: Offset | None = None) -> int:

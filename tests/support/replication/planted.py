@@ -74,29 +74,20 @@ class _Believes(leader.PartitionLeader):
         return False
 
 
-class ShipsAtOnce(Broker):
-    """Sends and compares what is not fsynced, and goes on after a failed flush."""
+class GoesOn(Broker):
+    """A leader whose flush failed gives offsets again that followers may have."""
+
+    def flush_of_leader_failed(self) -> None:
+        self._told_flushed()
+
+
+class ComparesAtOnce(GoesOn):
+    """Compares, and sends, what it got as a follower and what its disk may refuse."""
 
     leader_type = _Believes
 
     def shipped_end(self) -> int:
         return self.log.log_end_offset
-
-    def read(self, offset: int) -> bytes:
-        batches = self.log.batches_between(offset, self.log.log_end_offset)
-        return b"".join(each.data for each in batches[: self.rng.randint(1, 4)])
-
-
-class ShipsAndResigns(ShipsAtOnce):
-    """As above, but a leader resigns when a flush fails."""
-
-    def fail_flush(self) -> None:
-        leads = self.leader is not None and len(self.disk.batches) > self.disk.synced
-        if leads:
-            self.log.fail_flush()
-            self.give_up()
-        else:
-            super().fail_flush()
 
 
 class ReadsAtOnce(Broker):
@@ -233,9 +224,9 @@ def _as_before(patch: Patch) -> None:
 PLANTS = {
     "truncation by offsets only": Plant(patch=_offsets_only),
     "high watermark below the minimum": Plant(patch=_no_minimum),
-    "ships at once and goes on": Plant(broker=ShipsAtOnce),
+    "goes on after a failed flush": Plant(broker=GoesOn),
+    "compares what may be lost": Plant(broker=ComparesAtOnce),
     "acks what was fetched": Plant(patch=_fetched_counts),
-    "ships at once, epoch kept at restart": Plant(broker=ShipsAndResigns, patch=_epoch_kept),
     "reads before it is ready": Plant(broker=ReadsAtOnce),
     "empty disk keeps memberships": Plant(patch=_disks_unknown),
     "epoch kept at restart": Plant(patch=_epoch_kept),

@@ -58,6 +58,33 @@ async def test_an_ack_waits_for_the_slowest_disk(cluster: TestCluster) -> None:
     assert log.compacted_below == 2
 
 
+async def test_followers_copy_while_the_leader_flushes(cluster: TestCluster) -> None:
+    log = await cluster.elect("a", 1)
+    log.held = True
+    acked = log.append(b"first")
+    await cluster.until(lambda: all(cluster.nodes[name].log().durable_end == 1 for name in "bc"))
+    assert not acked.done() and log.high_watermark == 0
+    log.held = False
+    log.flush()
+    await acked
+
+
+async def test_a_leader_that_lost_what_it_sent_resigns(cluster: TestCluster) -> None:
+    log = await cluster.elect("a", 4)
+    log.held = True
+    log.append(b"lost here")
+    other = cluster.nodes["b"].log()
+    await cluster.until(lambda: other.durable_end == 1)
+    log.failure = StorageFull("no room")
+    log.flush()
+    assert cluster.nodes["a"].resigned == [(PLACE, 4)]
+    log.failure, log.held = None, False
+    await cluster.elect("b", 5)
+    await other.append(b"next")
+    await cluster.until(lambda: same(cluster))
+    assert log.values() == [b"lost here", b"next"]
+
+
 async def test_a_follower_that_lags_is_removed_and_comes_back(cluster: TestCluster) -> None:
     log = await cluster.elect("a", 1, in_sync=["a", "b"])
     await cluster.until(lambda: cluster.views[PLACE].in_sync == {"a", "b", "c"})
