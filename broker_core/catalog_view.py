@@ -184,6 +184,7 @@ def topic_info(described: TopicDescription, default_config: TopicConfig) -> Topi
         config_from_catalog(described.config, default_config),
         described.revision,
         tuple(_leadership(each) for each in described.partitions),
+        described.replication,
     )
 
 

@@ -17,7 +17,7 @@ from lakemq.broker_core.api.hooks import ENTRY_POINT_GROUP, PROJECT, PluginHooks
 from lakemq.broker_core.api.settings import PluginSettings
 from lakemq.broker_core.configuration.config import ConfigSource, joined
 
-BUILT_IN: Final = ("journal", "mqtt", "native", "bridge")
+BUILT_IN: Final = ("journal", "mqtt", "native", "bridge", "admin")
 """Plugins that are on without a section."""
 HOOKS: Final = tuple(name for name in vars(PluginHooks) if not name.startswith("_"))
 
@@ -105,7 +105,8 @@ class PluginHost:
         enabled = name in BUILT_IN or self._source.has(path)
         if self._source.has(path):
             section = self._source.data.get("plugins", {}).get(name, {})
-            enabled = bool(section.get("enabled", True))
+            if isinstance(section, Mapping):
+                enabled = bool(section.get("enabled", True))
         variable = f"LAKEMQ_PLUGINS__{name.upper().replace('-', '_')}__ENABLED"
         if variable in self._source.variables:
             enabled = self._source.variables[variable].lower() == "true"

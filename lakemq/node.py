@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -13,11 +13,10 @@ from typing import Any
 
 from opentelemetry.metrics import Observation
 
-from lakemq.admin.broker_view import AdminBroker
-from lakemq.admin.server import AdminListener
+from lakemq.administration import NodeAdministration
+from lakemq.broker_core.api.administration.node import CatalogAccess
 from lakemq.broker_core.api.errors import LakeMQError, PluginError, StartupError
 from lakemq.broker_core.api.ports import (
-    Administered,
     Interceptor,
     Listener,
     Mechanism,
@@ -83,6 +82,7 @@ class Node:
         """Done when the node can't go on. There once it has started."""
         self._now_ms = now_ms
         self._member: MetaMember | RemoteMeta
+        self._administration: NodeAdministration
         self._registration: Registration | None = None
         self._stack = AsyncExitStack()
 
@@ -121,9 +121,10 @@ class Node:
         await catalog.start()
         self._stack.push_async_callback(catalog.stop)
         self.failed = catalog.failed
-        for listener in self._admin(catalog, []):
-            await self._start_listener(listener)
-            listener.ready = True
+        self._administration = self._administered(catalog, None)
+        for plugin, listener in self._admin_listeners():
+            await self._start_listener(listener, f"plugin {plugin.name}: ")
+        self._administration.ready = True
 
     async def _start_security(self) -> None:
         self.security = self._security()
@@ -143,12 +144,12 @@ class Node:
         assert self.broker.failed is not None
         self.failed = self.broker.failed
         await self._start_listener(network.server)
-        plugin_listeners = self._plugin_listeners()
-        for plugin, listener in plugin_listeners:
+        self._administration = self._administered(self.broker, self.broker)
+        for plugin, listener in self._plugin_listeners():
             await self._start_listener(listener, f"plugin {plugin.name}: ")
         # The admin is last: its routes are those of the listeners that have started.
-        for listener in self._admin(self.broker, [each for _, each in plugin_listeners]):
-            await self._start_listener(listener)
+        for plugin, listener in self._admin_listeners():
+            await self._start_listener(listener, f"plugin {plugin.name}: ")
         # Only now, with every port bound: the catalog may give this node partitions as soon as it
         # is registered.
         await self._register(storage_id(storage_folder))
@@ -303,27 +304,31 @@ class Node:
             Listener,
         )
 
-    def _admin(self, broker: AdminBroker, listeners: Sequence[Listener]) -> list[AdminListener]:
-        settings = self.config.admin
-        if not settings.enabled:
-            return []
-        return [
-            AdminListener(
-                host=settings.host or self.config.node.host,
-                settings=settings,
-                broker=broker,
-                meta=self._member.client(),
-                plugins=self.plugins,
-                telemetry=self.telemetry,
-                describe_node=self.describe,
-                routes=[
-                    route
-                    for listener in listeners
-                    if isinstance(listener, Administered)
-                    for route in listener.admin_routes()
-                ],
-            )
-        ]
+    def _administered(
+        self, catalog: CatalogAccess, broker: CoreBroker | None
+    ) -> NodeAdministration:
+        return NodeAdministration(
+            node_id=self.node_id,
+            cluster_id=self._member.cluster_id,
+            version=VERSION,
+            host=self.config.node.host,
+            catalog=catalog,
+            broker=broker,
+            control=self._member.control(),
+            rules=self.security.rule_book,
+            plugins=self.plugins,
+            telemetry=self.telemetry,
+            addresses=self.addresses,
+            listeners=self.listeners,
+            now_ms=self._now_ms,
+            audit_retention_ms=self.config.security.audit_retention(),
+        )
+
+    def _admin_listeners(self) -> list[tuple[LoadedPlugin, Listener]]:
+        return self.plugins.collect(
+            "register_admin",
+            lambda plugin: {"context": self._context(plugin), "node": self._administration},
+        )
 
     async def _register(self, storage: str) -> None:
         """Tell the catalog where this node can be reached, then say so to load balancers."""
@@ -347,9 +352,7 @@ class Node:
         self._stack.push_async_callback(registration.stop)
         # topics made before any node had registered have their leader now
         await self.broker.refresh()
-        for listener in self.listeners:
-            if isinstance(listener, AdminListener):
-                listener.ready = True
+        self._administration.ready = True
 
     def _fail(self, reason: str) -> None:
         # Storage and registration may both fail: the first reason is shown.
@@ -364,15 +367,6 @@ class Node:
             for address in listener.addresses()
         }
         return {**found, **self._member.addresses()}
-
-    def describe(self) -> dict[str, Any]:
-        """What `/api/v1/node` says of this node, ready for JSON."""
-        return {
-            "node_id": self.node_id,
-            "cluster_id": self._member.cluster_id,
-            "version": VERSION,
-            "addresses": self.addresses(),
-        }
 
     async def stop(self) -> None:
         """Say goodbye to clients, flush, close. Safe to call after a failed start."""

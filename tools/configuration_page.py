@@ -20,12 +20,13 @@ _INTRODUCTION = """\
 <!-- Generated from the settings classes by `make generate`; do not edit. -->
 
 One TOML file, given by `lakemq start --config lakemq.toml`; without one, every setting has the
-default below and the plugins `journal`, `mqtt`, `native` and `bridge` are on. The file is strict:
-an unknown key is an error that names its line and the nearest known key. `lakemq config check
---config F` checks a file without starting anything, and tells all that is wrong at once.
+default below and the plugins `journal`, `mqtt`, `native`, `bridge` and `admin` are on. The file is
+strict: an unknown key is an error that names its line and the nearest known key. `lakemq config
+check --config F` checks a file without starting anything, and tells all that is wrong at once.
 
 - **Plugins.** A plugin is on when it has a section, `[plugins.<name>]`, unless that says
-  `enabled = false`. Those four are on without a section.
+  `enabled = false`. Those five are on without a section; `[plugins.admin]` may be written
+  `[admin]`.
 - **Variables.** `LAKEMQ_NODE__DATA_DIR=/var/lib/lakemq` overrides `node.data_dir`: path in
   capitals, its parts joined by two underscores, the value as TOML has it (text needs no quotes).
 """

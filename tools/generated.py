@@ -13,6 +13,7 @@ from grpc_tools import protoc
 
 from tests.support.mqtt import conformance as mqtt_conformance
 from tools.configuration_page import configuration_page
+from tools.openapi_page import openapi_page
 from tools.sdk_reference import sdk_reference
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +33,7 @@ PROTOS = (
     "lakemq/meta_service/proto/discovery.proto",
 )
 PAGES = {
+    "docs/openapi.json": openapi_page,
     "docs/configuration.md": configuration_page,
     "docs/mqtt-conformance.md": mqtt_conformance.page,
     "docs/sdk-reference.md": sdk_reference,

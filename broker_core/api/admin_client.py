@@ -49,6 +49,6 @@ def _authorization(node: AdminOptions) -> dict[str, str]:
 
 def _message(error: urllib.error.HTTPError) -> str:
     try:
-        return str(json.load(error)["message"])
+        return str(json.load(error)["detail"])
     except (ValueError, KeyError, TypeError):
         return f"{error.code} {error.reason}"

@@ -35,6 +35,9 @@ LakeMQError
 ├── StagingFull
 ├── LockLost
 ├── UnknownSchedule
+├── UnknownNode
+├── UnknownEntry
+├── Conflict
 ├── NotLeader
 │   └── StaleEpoch
 ├── NotEnoughReplicas
@@ -262,6 +265,24 @@ class UnknownSchedule(LakeMQError):
     """No scheduled batch has that id; it may have been delivered."""
 
     code = "UNKNOWN_SCHEDULE"
+
+
+class UnknownNode(LakeMQError):
+    """No node has that id."""
+
+    code = "UNKNOWN_NODE"
+
+
+class UnknownEntry(LakeMQError):
+    """There is no such user, rule or quota."""
+
+    code = "UNKNOWN_ENTRY"
+
+
+class Conflict(LakeMQError):
+    """It has changed meanwhile, or is there already: look at it, then ask again."""
+
+    code = "CONFLICT"
 
 
 class NotLeader(LakeMQError):

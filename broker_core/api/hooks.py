@@ -9,6 +9,7 @@ from typing import Final
 
 import pluggy
 
+from lakemq.broker_core.api.administration.node import AdministeredNode
 from lakemq.broker_core.api.ports import (
     Authenticator,
     Authorizer,
@@ -65,6 +66,12 @@ class PluginHooks:
         self, context: PluginContext
     ) -> Iterable[Interceptor]:
         """Interceptors, run in the order in which plugins are listed."""
+
+    @hookspec
+    def register_admin(  # type: ignore[empty-body]
+        self, context: PluginContext, node: AdministeredNode
+    ) -> Listener:
+        """A listener for operators. It is started last, on nodes without a broker too."""
 
     @hookspec
     def register_commands(self) -> Commands:  # type: ignore[empty-body]

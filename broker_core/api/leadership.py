@@ -6,6 +6,8 @@ from typing import Final
 
 from lakemq.broker_core.api.errors import NotLeader, StaleEpoch, UnknownPartition
 from lakemq.broker_core.api.types import Leadership, TopicInfo
+from lakemq.meta_service.api.partition_health import LACKS as LACKS
+from lakemq.meta_service.api.partition_health import lacks as lacks
 
 NO_LEADER: Final = Leadership(None, 0)
 

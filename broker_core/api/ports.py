@@ -6,7 +6,7 @@ All methods are called on the node's event loop. Sync methods never block.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from opentelemetry.metrics import Meter
 
+from lakemq.broker_core.api.administration.routes import Administered as Administered
+from lakemq.broker_core.api.administration.routes import AdminListing as AdminListing
+from lakemq.broker_core.api.administration.routes import AdminRequest as AdminRequest
+from lakemq.broker_core.api.administration.routes import AdminRoute as AdminRoute
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.records.batch import BatchHeader
 from lakemq.broker_core.api.scheduling.schedules import Schedules
@@ -189,36 +193,6 @@ class BoundPublish(NamedTuple):
     """Called once, on the event loop, with one outcome for each record, in order: when `acks` is
     reached and taps have got the records, in the same turn; maybe before `publish_bound` returns.
     """
-
-
-class AdminRequest(NamedTuple):
-    """A request to the HTTP admin, its parts decoded."""
-
-    path: Mapping[str, str]
-    """What stood in place of the names in the route's path."""
-    query: Mapping[str, str]
-    body: Mapping[str, object]
-    """The JSON object that came with it; empty where none came."""
-
-
-class AdminRoute(NamedTuple):
-    """One thing that the HTTP admin can be asked."""
-
-    method: str
-    """`GET`: the caller may DESCRIBE the cluster; `POST`, `PUT` or `DELETE`: it may ALTER it."""
-    path: str
-    """Behind `/api/v1/`, like `mqtt/clients/{client_id}`."""
-    answer: Callable[[AdminRequest], Awaitable[object]]
-    """Gives a value for JSON. A LakeMQError becomes 404 (its code begins with UNKNOWN), 503
-    (retriable) or 400."""
-
-
-@runtime_checkable
-class Administered(Protocol):
-    """A listener that adds routes to the HTTP admin."""
-
-    def admin_routes(self) -> Sequence[AdminRoute]:
-        """The routes; asked for once, after `start`."""
 
 
 @runtime_checkable

@@ -144,6 +144,8 @@ class TopicInfo:
     """Catalog revision of the last change."""
     leaders: tuple[Leadership, ...] = ()
     """By partition."""
+    replication: int = 0
+    """Replicas that each partition shall have; 0: those that it was made with."""
 
 
 @dataclass(frozen=True, slots=True)

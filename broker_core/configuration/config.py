@@ -19,7 +19,6 @@ from pydantic import BaseModel, ValidationError
 from lakemq.broker_core.api.errors import ConfigError, LakeMQError
 from lakemq.broker_core.configuration.config_words import complaint, nearest
 from lakemq.broker_core.configuration.settings import (
-    AdminSettings,
     ClusterSettings,
     NodeSettings,
     ScheduleSettings,
@@ -39,11 +38,13 @@ SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "topics": TopicSettings,
     "transactions": TransactionSettings,
     "schedules": ScheduleSettings,
-    "admin": AdminSettings,
     "telemetry": TelemetrySettings,
     "security": SecuritySettings,
 }
 """Sections that are not a plugin's, in the order in which they are documented."""
+
+_SHORT: Final = "admin"
+"""A plugin whose section may be written without `plugins.` before it, as it once was."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -56,6 +57,8 @@ class ConfigSource:
     text: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+    short: bool = False
+    """The file has `[admin]` in place of `[plugins.admin]`."""
 
     def has(self, path: tuple[str, ...]) -> bool:
         """Whether that section is written, in the file or by a variable."""
@@ -112,6 +115,8 @@ class ConfigSource:
 
     def error(self, path: tuple[str | int, ...], complaint: str) -> ConfigError:
         """`file:line: a.b.c: complaint`."""
+        if self.short and path[:2] == ("plugins", _SHORT):
+            path = path[1:]
         line = line_of(self.text, path)
         name = ".".join(str(part) for part in path)
         return ConfigError(f"{self.file}{f':{line}' if line else ''}: {name}: {complaint}")
@@ -127,7 +132,6 @@ class Config:
     topics: TopicSettings
     transactions: TransactionSettings
     schedules: ScheduleSettings
-    admin: AdminSettings
     telemetry: TelemetrySettings
     security: SecuritySettings
     source: ConfigSource
@@ -162,7 +166,7 @@ def checked_config(source: ConfigSource) -> tuple[Config | None, list[ConfigErro
 def read_source(path: Path | None, environment: Mapping[str, str]) -> ConfigSource:
     """Read and validate the file; `path` None: defaults. Raises ConfigError."""
     variables = {
-        name: text
+        _long_name(name): text
         for name, text in environment.items()
         if name.startswith(ENV_PREFIX) and "__" in name
     }
@@ -180,11 +184,32 @@ def read_source(path: Path | None, environment: Mapping[str, str]) -> ConfigSour
 def parse_config(name: str, text: str, variables: Mapping[str, str]) -> ConfigSource:
     """The configuration in a text; `name` is that of the file, for errors. Raises ConfigError."""
     try:
-        return ConfigSource(name, text, tomllib.loads(text), variables)
+        data, short = _with_plugins(name, tomllib.loads(text))
+        return ConfigSource(name, text, data, variables, short)
     except RecursionError:
         raise ConfigError(f"{name}: not TOML: nested too deep") from None
     except ValueError as error:  # TOMLDecodeError, and numbers of too many digits
         raise ConfigError(f"{name}: not TOML: {error}") from None
+
+
+def _with_plugins(name: str, data: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """`[admin]` in its place among the plugins' sections, and whether there is one. Raises
+    ConfigError."""
+    plugins = data.get("plugins", {})
+    if _SHORT not in data or not isinstance(plugins, dict):
+        return data, False
+    if _SHORT in plugins:
+        raise ConfigError(f"{name}: [admin] is [plugins.admin], which is written too: join them")
+    rest = {key: value for key, value in data.items() if key != _SHORT}
+    return {**rest, "plugins": {**plugins, _SHORT: data[_SHORT]}}, True
+
+
+def _long_name(variable: str) -> str:
+    """The name of a variable of `[admin]`, as one of `[plugins.admin]`."""
+    own = f"{ENV_PREFIX}{_SHORT.upper()}__"
+    if variable.startswith(own):
+        return f"{ENV_PREFIX}PLUGINS__{variable.removeprefix(ENV_PREFIX)}"
+    return variable
 
 
 def _check_top(source: ConfigSource) -> list[ConfigError]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from lakemq.broker_core.api.settings import Port, Section, Unlimited
 
@@ -132,38 +132,6 @@ class ScheduleSettings(Section):
     remembered_ms: int = Field(default=10 * 60 * 1000, ge=1000)
     """How long the id of a delivered or cancelled record is remembered, so that a repeated request
     does not schedule it again (ms)."""
-
-
-class AdminSettings(Section):
-    """HTTP admin: health, metrics, topics."""
-
-    enabled: bool = True
-    """Whether the HTTP admin listens."""
-    host: str = ""
-    """Address to bind to; empty: `node.host`."""
-    port: Port = 9703
-    """TCP port."""
-    tls_cert: str = ""
-    """File with the server's certificate chain (PEM); not empty: HTTPS."""
-    tls_key: str = ""
-    """File with the certificate's private key (PEM)."""
-    insecure: bool = False
-    """Take a `host` that other machines reach without TLS: passwords would travel in plain text."""
-    hosts: list[str] = Field(default_factory=list)
-    """DNS names (of a `Host` header, without a port) under which callers without a login are
-    answered; `localhost` and IP addresses always are. Others may be a web page's."""
-    connections_max: int = Field(default=256, ge=4)
-    """Connections at a time. One address (IPv6: one /64) has half of them, as have all that have
-    not authenticated; of these one address has half again."""
-    unauthenticated_timeout_ms: int = Field(default=10_000, ge=100)
-    """A connection that has not authenticated is closed when no request of it was answered for so
-    long (ms)."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if bool(self.tls_cert) != bool(self.tls_key):
-            raise ValueError("tls_cert and tls_key must be set together")
-        return self
 
 
 class TelemetrySettings(Section):

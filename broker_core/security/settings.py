@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from lakemq.broker_core.api.access import Rule
-from lakemq.broker_core.api.settings import Section
+from lakemq.broker_core.api.settings import Section, Unlimited
 from lakemq.broker_core.security.authn.attempts import AttemptRules
 from lakemq.broker_core.security.authz.rules import check_rule
 from lakemq.broker_core.security.quotas import Limits
@@ -284,6 +284,9 @@ class SecuritySettings(Section):
     """First wait, doubled by each further failure (ms)."""
     lockout_max_ms: int = Field(default=60_000, ge=1)
     """Longest wait (ms)."""
+    audit_retention_ms: Unlimited = Field(default=90 * 24 * 3_600_000, ge=-1)
+    """How long the audit log (topic `__audit`) keeps what operators changed (ms); -1 or "none": for
+    ever."""
     token_lifetime_ms: int = Field(default=3_600_000, ge=10_000)
     """How long a token holds that a native client gets for a SCRAM exchange (ms)."""
 
@@ -301,6 +304,10 @@ class SecuritySettings(Section):
         if self.unmatched:
             return self.unmatched == "allow"
         return not (self.rules or self.rules_file)
+
+    def audit_retention(self) -> int | None:
+        """ms; None: for ever."""
+        return None if self.audit_retention_ms < 0 else self.audit_retention_ms
 
     def attempt_rules(self) -> AttemptRules:
         """The limits of failed logins."""

@@ -12,7 +12,7 @@ from lakemq.broker_core.api.command_line import MetaOptions, fail, option_groups
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.configuration.config import load_config
 from lakemq.broker_core.security.authz.rule_book import RuleBook
-from lakemq.broker_core.security.authz.rules import ALIASES, check_rule
+from lakemq.broker_core.security.authz.rules import ALIASES, check_rule, reason_of
 from lakemq.broker_core.security.catalog_forms import acl_rules_of, rule_of
 from lakemq.broker_core.security.settings import SecuritySettings
 from lakemq.cli.meta_access import ask_meta
@@ -178,7 +178,7 @@ def test_rules(
         typer.echo("allowed: an admin")
         return
     allowed, rule = book.rules.verdict(principal, ALIASES[operation], Resource(kind, name), context)
-    typer.echo(f"{'allowed' if allowed else 'denied'}: {_reason(rule)}")
+    typer.echo(f"{'allowed' if allowed else 'denied'}: {reason_of(rule)}")
     if not allowed:
         raise typer.Exit(1)
 
@@ -188,12 +188,3 @@ def _settings(config: Path | None) -> SecuritySettings:
         return load_config(config, {}).security
     except LakeMQError as error:
         fail(error)
-
-
-def _reason(rule: Rule | None) -> str:
-    if rule is None:
-        return "no rule matches, so security.unmatched applies"
-    who, operations = ", ".join(rule.who), ", ".join(rule.operations)
-    name = f"rule {rule.rule_id}" if rule.rule_id else "a rule of the configuration"
-    verb = "allows" if rule.allow else "denies"
-    return f"{name} {verb} {who} to {operations} {rule.kind}:{rule.name}"

@@ -98,9 +98,7 @@ def listening(config: Config, plugins: Sequence[LoadedPlugin]) -> list[Listening
         peer_host = cluster.host or meta.host
         found.append(Listening(("cluster", "peer_port"), peer_host, cluster.peer_port))
     else:
-        plugins = []
-    if config.admin.enabled:
-        found.append(Listening(("admin", "port"), config.admin.host, config.admin.port))
+        plugins = [each for each in plugins if "register_admin" in each.hooks]
     for plugin in plugins:
         for place, section in sections(("plugins", plugin.name), plugin.settings):
             port, host = getattr(section, "port", None), getattr(section, "host", None)
@@ -128,7 +126,7 @@ def _missing_files(
     source: ConfigSource, config: Config, plugins: Sequence[LoadedPlugin]
 ) -> Iterator[ConfigError]:
     roots: list[tuple[Place, BaseModel]] = [
-        ((name,), getattr(config, name)) for name in ("meta", "admin", "security")
+        ((name,), getattr(config, name)) for name in ("meta", "security")
     ]
     roots += [(("plugins", plugin.name), plugin.settings) for plugin in plugins]
     for root in roots:

@@ -11,8 +11,8 @@ import typer
 
 from lakemq.broker_core.api.command_line import MetaOptions, fail, option_groups, print_table
 from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.security.authn.passwords import with_password
 from lakemq.broker_core.security.authn.users import UserRecord, check_roles, check_user_name
-from lakemq.cli.user_file import with_password
 from lakemq.cli.user_store import FileStore, MetaStore, UserStore
 
 user = typer.Typer(

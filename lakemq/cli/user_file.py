@@ -5,19 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 from lakemq.broker_core.api.errors import ConfigError, InvalidRequest
-from lakemq.broker_core.security.authn.passwords import all_scram_keys, password_hash
-from lakemq.broker_core.security.authn.scram import HASHES, ITERATIONS
 from lakemq.broker_core.security.authn.users import UserRecord, read_users, user_line
-
-
-def with_password(user: UserRecord, password: str) -> UserRecord:
-    """The user with a new password, to be checked by argon2id and by SCRAM. Slow on purpose."""
-    keys = all_scram_keys(password, tuple(HASHES), ITERATIONS)
-    return replace(user, password_hash=password_hash(password), scram=tuple(keys))
 
 
 def users_of(path: Path) -> dict[str, UserRecord]:

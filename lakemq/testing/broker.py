@@ -116,14 +116,13 @@ class _Given:
 def _sections(folder: Path, config: str, given: Mapping[str, Plugin]) -> dict[str, Any]:
     """What the configuration says, on top of what a broker in a test is made of."""
     written = tomllib.loads(config)
-    plugins: dict[str, Any] = {"mqtt": {"enabled": False}, "native": {"enabled": False}}
+    plugins: dict[str, Any] = {name: {"enabled": False} for name in ("mqtt", "native", "admin")}
     plugins |= {name: {} for name in given}
     if _STORAGE in given:
         plugins["journal"] = {"enabled": False}
     return {
         "meta": {"port": 0, "raft_port": 0},
         "cluster": {"peer_port": 0},
-        "admin": {"enabled": False},
         **written,
         "node": {**written.get("node", {}), "data_dir": str(folder)},
         "plugins": {**plugins, **written.get("plugins", {})},

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from lakemq.meta_service.api.types import PartitionDescription, TopicDescription
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 LEADERLESS: Final = "leaderless"
 """Nothing can be read or written."""
@@ -17,7 +16,39 @@ MOVING: Final = "moving"
 LACKS: Final = (LEADERLESS, UNDER_MIN_IN_SYNC, UNDER_REPLICATED, MOVING)
 
 
-def lacks(topic: TopicDescription, partition: PartitionDescription) -> tuple[str, ...]:
+class WantedReplicas(Protocol):
+    """A topic, in the words of the MetaService or of the broker."""
+
+    @property
+    def replication(self) -> int:
+        """Replicas that it wants; 0: those that it was made with."""
+
+
+class HeldReplicas(Protocol):
+    """A partition, likewise."""
+
+    @property
+    def leader(self) -> str | None:
+        """None: no node leads it."""
+
+    @property
+    def replicas(self) -> Sequence[str]:
+        """The preferred leader first."""
+
+    @property
+    def in_sync(self) -> Sequence[str]:
+        """Those that hold everything up to the high watermark."""
+
+    @property
+    def min_in_sync(self) -> int:
+        """How many of them it takes."""
+
+    @property
+    def target(self) -> Sequence[str]:
+        """Where it moves; empty: it does not."""
+
+
+def lacks(topic: WantedReplicas, partition: HeldReplicas) -> tuple[str, ...]:
     """Those of `LACKS` that hold, in their order; none: it is healthy.
 
     A move alone makes no partition under-replicated: what counts is how many are in sync, not that

@@ -9,6 +9,7 @@ from typing import Final
 import grpc
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from lakemq.broker_core.api.administration.routes import AnyRoute
 from lakemq.broker_core.api.errors import StartupError
 from lakemq.broker_core.api.ports import Broker
 from lakemq.plugins.native.config import NativeSettings
@@ -27,6 +28,7 @@ from lakemq.plugins.native.server.connection_guard import ConnectionGuard, limit
 from lakemq.plugins.native.server.handlers import Services
 from lakemq.plugins.native.server.tls import server_credentials
 from lakemq.plugins.native.services.admin import AdminService
+from lakemq.plugins.native.services.group_routes import GroupRoutes
 from lakemq.plugins.native.services.metadata import MetadataService
 from lakemq.plugins.native.services.records import NativeService
 from lakemq.plugins.native.services.schedules import ScheduleService
@@ -111,6 +113,12 @@ class NativeListener:
             yield Observation(service.groups.lags_left_out)
 
         meter.create_observable_gauge("lakemq.native.group.lag.left_out", [left_out])
+
+    def admin_routes(self) -> Sequence[AnyRoute]:
+        """What operators do with groups and queues."""
+        return [
+            *GroupRoutes(self._broker, self._service.groups).routes(),
+        ]
 
     async def start(self) -> None:
         """Load state, then listen. Raises ConfigError (TLS files), StartupError (address in

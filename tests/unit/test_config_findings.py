@@ -40,15 +40,15 @@ port = -1
     file = f"{tmp_path}/f.toml"
     said = found(tmp_path, text, LAKEMQ_META__PORT="x")
     assert [line.removeprefix(file) for line in said if "log_level" not in line] == [
-        ":17: oddity: unknown section; known are admin, cluster, meta, node, plugins, schedules, "
+        ":17: oddity: unknown section; known are cluster, meta, node, plugins, schedules, "
         "security, telemetry, topics, transactions",
         ":3: node.id: it takes 1 to 63 letters, digits, dots, hyphens and underscores, a letter or "
         "digit first, not 'a b'",
         "LAKEMQ_META__PORT: it takes a whole number, not 'x'",
         ":8: topics.partitions: it takes a whole number, not '3'",
+        ":16: plugins.nativ: no plugin of that name is installed; installed: admin, amqtt_auth, "
+        "bridge, journal, mqtt, native",
         ":6: admin.port: it takes 65535 at most, not 70000",
-        ":16: plugins.nativ: no plugin of that name is installed; installed: amqtt_auth, bridge, "
-        "journal, mqtt, native",
         ":11: plugins.mqtt.tcp: it takes true or false, not 1",
         ":10: plugins.mqtt.prot: unknown setting; did you mean 'port'?",
         ":15: plugins.native.port: it takes 0 or more, not -1",
@@ -60,7 +60,7 @@ port = -1
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[plugins.native]\nport = 9703\n", ":2: plugins.native.port: port 9703 is that of admin"),
+        ("[plugins.native]\nport = 9703\n", ":2: plugins.native.port: port 9703 is that of plugin"),
         ("[plugins.native]\nport = 1883\n", "port 1883 is that of plugins.mqtt.port too"),
         ("[admin]\nport = 9701\n", ":2: admin.port: port 9701 is that of meta.port too"),
         (
@@ -73,7 +73,7 @@ port = -1
         ),
         (
             '[node]\nhost = "127.0.0.1"\n[plugins.mqtt]\nhost = "0.0.0.0"\nport = 9703\n',
-            ":5: plugins.mqtt.port: port 9703 is that of admin.port too",
+            ":5: plugins.mqtt.port: port 9703 is that of plugins.admin.port too",
         ),
         (
             '[plugins.native]\ntls_cert = "no.crt"\ntls_key = "no.key"\n',
@@ -120,4 +120,4 @@ def test_only_ports_of_the_nodes_roles_clash(tmp_path: Path, role: str) -> None:
     """A member alone opens no plugin's port, a broker alone none of the MetaService."""
     text = f'[node]\nroles = ["{role}"]\n[meta]\nport = 9703\njoin = ["10.0.0.1:9701"]\n'
     (said,) = found(tmp_path, text + "[plugins.native]\nport = 9703\n")
-    assert ("admin.port" if role == "meta" else "plugins.native.port") in said
+    assert ("plugins.admin.port" if role == "meta" else "plugins.native.port") in said

@@ -54,6 +54,11 @@ class PeerStub:
                 request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadRequest.SerializeToString,
                 response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadResponse.FromString,
                 _registered_method=True)
+        self.Administer = channel.unary_unary(
+                '/lakemq.peer.v1.Peer/Administer',
+                request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AdministerRequest.SerializeToString,
+                response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AdministerResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServicer:
@@ -88,6 +93,13 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Administer(self, request, context):
+        """A request to the admin API of the callee, from the node that an operator asked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -110,6 +122,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Read,
                     request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadRequest.FromString,
                     response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadResponse.SerializeToString,
+            ),
+            'Administer': grpc.unary_unary_rpc_method_handler(
+                    servicer.Administer,
+                    request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AdministerRequest.FromString,
+                    response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AdministerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -220,6 +237,33 @@ class Peer:
             '/lakemq.peer.v1.Peer/Read',
             lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadRequest.SerializeToString,
             lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Administer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.peer.v1.Peer/Administer',
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AdministerRequest.SerializeToString,
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AdministerResponse.FromString,
             options,
             channel_credentials,
             insecure,

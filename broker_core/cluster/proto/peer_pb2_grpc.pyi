@@ -50,6 +50,8 @@ class PeerStub:
     """Where replicas of the callee end, for an election by an operator's word."""
     Read: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ReadRequest, _peer_pb2.ReadResponse]
     """Committed batches of a replica of the callee, for a replica that is damaged there."""
+    Administer: _grpc.UnaryUnaryMultiCallable[_peer_pb2.AdministerRequest, _peer_pb2.AdministerResponse]
+    """A request to the admin API of the callee, from the node that an operator asked."""
 
 @_typing.type_check_only
 class PeerAsyncStub(PeerStub):
@@ -64,6 +66,8 @@ class PeerAsyncStub(PeerStub):
     """Where replicas of the callee end, for an election by an operator's word."""
     Read: _aio.UnaryUnaryMultiCallable[_peer_pb2.ReadRequest, _peer_pb2.ReadResponse]  # type: ignore[assignment]
     """Committed batches of a replica of the callee, for a replica that is damaged there."""
+    Administer: _aio.UnaryUnaryMultiCallable[_peer_pb2.AdministerRequest, _peer_pb2.AdministerResponse]  # type: ignore[assignment]
+    """A request to the admin API of the callee, from the node that an operator asked."""
 
 class PeerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -99,5 +103,13 @@ class PeerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.ReadResponse, _abc.Awaitable[_peer_pb2.ReadResponse]]:
         """Committed batches of a replica of the callee, for a replica that is damaged there."""
+
+    @_abc_1.abstractmethod
+    def Administer(
+        self,
+        request: _peer_pb2.AdministerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.AdministerResponse, _abc.Awaitable[_peer_pb2.AdministerResponse]]:
+        """A request to the admin API of the callee, from the node that an operator asked."""
 
 def add_PeerServicer_to_server(servicer: PeerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

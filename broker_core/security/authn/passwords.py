@@ -14,6 +14,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -21,7 +22,7 @@ from argon2 import PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from lakemq.broker_core.api.errors import Unavailable
-from lakemq.broker_core.security.authn.scram import ScramKeys, scram_keys
+from lakemq.broker_core.security.authn.scram import HASHES, ITERATIONS, ScramKeys, scram_keys
 from lakemq.broker_core.security.authn.users import UserRecord
 from lakemq.meta_service.api.fair_line import FairLine
 
@@ -171,3 +172,9 @@ def all_scram_keys(password: str, mechanisms: tuple[str, ...], iterations: int) 
         scram_keys(mechanism, password, secrets.token_bytes(16), iterations)
         for mechanism in mechanisms
     ]
+
+
+def with_password(user: UserRecord, password: str) -> UserRecord:
+    """The user with a new password, to be checked by argon2id and by SCRAM. Slow on purpose."""
+    keys = all_scram_keys(password, tuple(HASHES), ITERATIONS)
+    return replace(user, password_hash=password_hash(password), scram=tuple(keys))

@@ -237,3 +237,13 @@ def _filled(pattern: _Pattern, principal: Principal, context: AccessContext) -> 
         return None
     text = _MARK.sub(lambda mark: values[mark.group()], pattern.text)
     return None if is_filter_rule and not is_filter(text) else text
+
+
+def reason_of(rule: Rule | None) -> str:
+    """Why a verdict is as it is, in words."""
+    if rule is None:
+        return "no rule matches, so security.unmatched applies"
+    who, operations = ", ".join(rule.who), ", ".join(rule.operations)
+    name = f"rule {rule.rule_id}" if rule.rule_id else "a rule of the configuration"
+    verb = "allows" if rule.allow else "denies"
+    return f"{name} {verb} {who} to {operations} {rule.kind}:{rule.name}"

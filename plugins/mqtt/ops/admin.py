@@ -1,24 +1,38 @@
-"""What operators can ask the MQTT side of a node, over the HTTP admin. Edge: yields to the loop."""
+"""What operators can ask the MQTT side of a node, over the admin API."""
 
 from __future__ import annotations
 
-import asyncio
-import heapq
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Final, Protocol
+from typing import Any, Protocol
 
-from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
-from lakemq.broker_core.api.ports import AdminRequest, AdminRoute
+from lakemq.broker_core.api.administration.routes import (
+    AdminListing,
+    AdminRequest,
+    AdminRoute,
+    AnyRoute,
+    OwnPageQuery,
+    OwnQuery,
+    expect,
+)
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.plugins.mqtt.ops.admin_models import (
+    BanBody,
+    BanMade,
+    BanRow,
+    ClientAnswer,
+    ClientQuery,
+    ClientRow,
+    Kicked,
+    KickQuery,
+    SlowRow,
+    SubscriptionRow,
+)
 from lakemq.plugins.mqtt.ops.operating import enforce, kick
 from lakemq.plugins.mqtt.ops.reports import client_report, client_summary, slow_report
 from lakemq.plugins.mqtt.routing.bans import KINDS, Ban, check_ban
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.state.sessions import Session
-
-PAGE_MAX: Final = 1000
-_STRIDE: Final = 10_000
-"""Sessions that are looked at before others come to their turn."""
 
 
 class UnknownClient(LakeMQError):
@@ -46,6 +60,10 @@ class AdministeredEngine(Protocol):
     hub: Hub
 
     @property
+    def node_id(self) -> str:
+        """Of the node."""
+
+    @property
     def journal(self) -> BanStore:
         """Where bans are stored."""
 
@@ -57,97 +75,149 @@ class AdministeredEngine(Protocol):
 
 
 class MqttAdmin:
-    """Routes under `/api/v1/mqtt/`."""
+    """Routes under `/api/v1/mqtt/`. Clients, slow ones and bans are each node's own."""
 
     def __init__(self, engine: AdministeredEngine) -> None:
         self._engine = engine
-        self._hub = engine.hub
 
-    def routes(self) -> Sequence[AdminRoute]:
-        """The routes, for the node's HTTP admin."""
+    @property
+    def _hub(self) -> Hub:
+        return self._engine.hub
+
+    def routes(self) -> Sequence[AnyRoute]:
+        """The routes, for the node's admin API."""
+        one = "mqtt/clients/{client_id}"
         return [
-            AdminRoute("GET", "mqtt/clients", self.clients),
-            AdminRoute("GET", "mqtt/clients/{client_id}", self.client),
-            AdminRoute("DELETE", "mqtt/clients/{client_id}", self.kick),
-            AdminRoute("GET", "mqtt/slow", self.slow),
-            AdminRoute("DELETE", "mqtt/slow", self.forget_slow),
-            AdminRoute("GET", "mqtt/bans", self.bans),
-            AdminRoute("POST", "mqtt/bans", self.ban),
-            AdminRoute("DELETE", "mqtt/bans/{kind}/{value}", self.lift),
+            self._clients(),
+            self._subscriptions(),
+            AdminRoute("GET", one, self.client, ClientAnswer, OwnQuery, own=True),
+            AdminRoute("DELETE", one, self.kick, Kicked, KickQuery, own=True),
+            self._slow(),
+            AdminRoute("DELETE", "mqtt/slow", self.forget_slow, None, OwnQuery, own=True),
+            self._bans(),
+            AdminRoute("POST", "mqtt/bans", self.ban, BanMade, OwnQuery, BanBody, own=True),
+            AdminRoute("DELETE", "mqtt/bans/{kind}/{value}", self.lift, None, OwnQuery, own=True),
         ]
 
-    async def clients(self, asked: AdminRequest) -> object:
-        """A page of clients by client id: `after`, `limit`, `connected`, `prefix`."""
-        limit = _number(asked.query.get("limit", "100"), 1, PAGE_MAX)
-        after, prefix = asked.query.get("after", ""), asked.query.get("prefix", "")
-        connected = {"": None, "true": True, "false": False}.get(asked.query.get("connected", ""))
+    # -- lists
 
-        def wanted(session: Session) -> bool:
-            client_id = session.client_id
+    def _clients(self) -> AdminListing[Session]:
+        async def items(request: AdminRequest) -> Sequence[Session]:
+            # A copy, since clients come and go between the turns of the loop.
+            return list(self._hub.sessions.values())
+
+        def wanted(session: Session, request: AdminRequest) -> bool:
+            asked = expect(request.asked, ClientQuery)
             online = session.connection is not None
-            return (
-                client_id > after and client_id.startswith(prefix) and connected in (None, online)
-            )
+            return asked.connected in (None, online) and session.client_id.startswith(asked.prefix)
 
-        # A copy, since clients come and go between the turns of the loop.
-        sessions, best = list(self._hub.sessions.values()), list[Session]()
-        for start in range(0, len(sessions), _STRIDE):
-            part = [one for one in sessions[start : start + _STRIDE] if wanted(one)]
-            best = heapq.nsmallest(limit + 1, [*best, *part], key=lambda one: one.client_id)
-            await asyncio.sleep(0)
-        return {
-            "clients": [client_summary(one) for one in best[:limit]],
-            "next": best[limit - 1].client_id if len(best) > limit else None,
-        }
+        async def rows(sessions: Sequence[Session], request: AdminRequest) -> list[ClientRow]:
+            node = self._engine.node_id
+            return [ClientRow(node=node, **client_summary(one)) for one in sessions]
+
+        return AdminListing(
+            "mqtt/clients", ClientRow, items, rows, lambda one: one.client_id,
+            {
+                "client_id": lambda one: one.client_id,
+                "principal": lambda one: one.principal.name,
+                "subscriptions": lambda one: len(one.subscriptions),
+                "inflight": lambda one: len(one.outbound.inflight),
+                "queued": lambda one: len(one.outbound.queue or ()),
+                "dropped": lambda one: one.outbound.dropped,
+            },
+            keep=wanted, query=ClientQuery, own=True,
+            summary="List MQTT clients and their sessions, connected or not.",
+        )  # fmt: skip
+
+    def _subscriptions(self) -> AdminListing[tuple[str, int]]:
+        async def items(request: AdminRequest) -> Sequence[tuple[str, int]]:
+            session = self._session(request)
+            return [(text, one.options) for text, one in session.subscriptions.items()]
+
+        async def rows(
+            found: Sequence[tuple[str, int]], request: AdminRequest
+        ) -> list[SubscriptionRow | None]:
+            known = self._session(request).subscriptions
+            return [
+                _subscription(text, options, known[text].identifier) if text in known else None
+                for text, options in found
+            ]
+
+        return AdminListing(
+            "mqtt/clients/{client_id}/subscriptions", SubscriptionRow, items, rows,
+            lambda one: one[0], {"filter": lambda one: one[0]}, query=OwnPageQuery, own=True,
+            summary="List the subscriptions of an MQTT client.",
+        )  # fmt: skip
+
+    def _slow(self) -> AdminListing[dict[str, Any]]:
+        async def items(request: AdminRequest) -> Sequence[dict[str, Any]]:
+            return slow_report(self._hub, self._engine.now_ms())
+
+        async def rows(found: Sequence[dict[str, Any]], request: AdminRequest) -> list[SlowRow]:
+            return [SlowRow(node=self._engine.node_id, **one) for one in found]
+
+        return AdminListing(
+            "mqtt/slow", SlowRow, items, rows, lambda one: str(one["client_id"]),
+            {
+                "latency_ms": lambda one: int(one["latency_ms"]),
+                "client_id": lambda one: str(one["client_id"]),
+            },
+            query=OwnPageQuery, own=True, descending=True,
+            summary="List slow MQTT subscribers, slowest first.",
+        )  # fmt: skip
+
+    def _bans(self) -> AdminListing[Ban]:
+        async def items(request: AdminRequest) -> Sequence[Ban]:
+            return list(self._hub.bans.list_all(self._engine.now_ms()))
+
+        async def rows(bans: Sequence[Ban], request: AdminRequest) -> list[BanRow]:
+            return [BanRow(node=self._engine.node_id, **asdict(one)) for one in bans]
+
+        return AdminListing(
+            "mqtt/bans", BanRow, items, rows, lambda one: f"{one.kind} {one.value}",
+            {"value": lambda one: one.value, "kind": lambda one: one.kind},
+            query=OwnPageQuery, own=True,
+            summary="List bans that hold now, of operators and for flapping.",
+        )  # fmt: skip
+
+    # -- one
 
     def _session(self, asked: AdminRequest) -> Session:
         client_id = asked.path["client_id"]
         session = self._hub.sessions.get(client_id)
         if session is None:
-            raise UnknownClient(f"there is no client {client_id!r}")
+            raise UnknownClient(f"there is no client {client_id!r} on {self._engine.node_id}")
         return session
 
-    async def client(self, asked: AdminRequest) -> object:
-        """All about one client. Raises UnknownClient."""
-        return client_report(self._session(asked))
+    async def client(self, asked: AdminRequest) -> ClientAnswer:
+        """Describe an MQTT client. Raises UnknownClient."""
+        return ClientAnswer(node=self._engine.node_id, **client_report(self._session(asked)))
 
-    async def kick(self, asked: AdminRequest) -> object:
+    async def kick(self, asked: AdminRequest) -> Kicked:
         """End a client's connection; with `session=true` its session, too."""
-        session, end = self._session(asked), asked.query.get("session") == "true"
+        session, query = self._session(asked), expect(asked.asked, KickQuery)
         was_connected = session.connection is not None
-        kick(self._hub, session, self._engine.now_ms(), end=end)
+        kick(self._hub, session, self._engine.now_ms(), end=query.session)
         self._engine.after()
-        return {"disconnected": was_connected, "session_ended": end}
-
-    async def slow(self, asked: AdminRequest) -> object:
-        """The slowest clients, slowest first."""
-        return {"slow": slow_report(self._hub, self._engine.now_ms())}
+        return Kicked(disconnected=was_connected, session_ended=query.session)
 
     async def forget_slow(self, asked: AdminRequest) -> object:
         """Forget which clients were slow."""
         self._hub.delivery.slow.clear()
         return {}
 
-    async def bans(self, asked: AdminRequest) -> object:
-        """Bans that hold now, of operators and for flapping."""
-        bans = self._hub.bans.list_all(self._engine.now_ms())
-        return {"bans": [asdict(one) for one in bans]}
-
-    async def ban(self, asked: AdminRequest) -> object:
-        """`kind`, `value`, and if it ends `seconds`; `why`. Ends connections that it is about."""
-        kind, value = str(asked.body.get("kind", "")), str(asked.body.get("value", ""))
-        seconds = asked.body.get("seconds")
-        until_ms = None
+    async def ban(self, asked: AdminRequest) -> BanMade:
+        """Let a client, user or address connect no more, and end its connections."""
+        given = expect(asked.given, BanBody)
         now_ms = self._engine.now_ms()
-        if seconds is not None:
-            until_ms = now_ms + 1000 * _number(str(seconds), 1, 10**9)
-        ban = check_ban(Ban(kind, value, until_ms, str(asked.body.get("why", ""))[:200]))
+        until_ms = None if given.seconds is None else now_ms + 1000 * given.seconds
+        ban = check_ban(Ban(given.kind, given.value, until_ms, given.why[:200]))
         # On disk first: an operator who is answered need not ban again after a crash.
         await self._engine.journal.keep_ban(ban.kind, ban.value, ban)
         self._hub.bans.impose(ban)
         ended = enforce(self._hub, ban, now_ms)
         self._engine.after()
-        return {**asdict(ban), "disconnected": ended}
+        return BanMade(node=self._engine.node_id, **asdict(ban), disconnected=ended)
 
     async def lift(self, asked: AdminRequest) -> object:
         """Lift a ban of an operator. Raises UnknownBan."""
@@ -159,7 +229,11 @@ class MqttAdmin:
         return {}
 
 
-def _number(text: str, least: int, most: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 12 and least <= int(text) <= most):
-        raise InvalidRequest(f"{text!r} is no number from {least} to {most}")
-    return int(text)
+def _subscription(text: str, options: int, identifier: int | None) -> SubscriptionRow:
+    return SubscriptionRow(
+        filter=text,
+        qos=options & 3,
+        no_local=bool(options & 4),
+        retain_as_published=bool(options & 8),
+        identifier=identifier or None,
+    )

@@ -1,4 +1,4 @@
-"""`lakemq mqtt`: clients of a node, slow ones, bans, over its HTTP admin."""
+"""`lakemq mqtt`: clients, slow ones, bans, over the admin API of a node."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def list_clients(
     found: list[dict[str, Any]] = []
     after: str | None = ""
     while after is not None and len(found) < limit:
-        query = {"prefix": prefix, "after": after, "limit": str(min(1000, limit - len(found)))}
+        query = {"prefix": prefix, "cursor": after, "limit": str(min(500, limit - len(found)))}
         if connected is not None:
             query["connected"] = str(connected).lower()
         page = _ask(node, "GET", f"clients?{urlencode(query)}")
-        found += page["clients"]
-        after = page["next"]
+        found += page["data"]
+        after = page["meta"]["next"]
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -128,7 +128,7 @@ def list_slow(
     if clear:
         _ask(node, "DELETE", "slow")
         return
-    found = _ask(node, "GET", "slow")["slow"]
+    found = _ask(node, "GET", "slow?limit=500")["data"]
     if as_json:
         typer.echo(json.dumps(found))
     else:
@@ -139,7 +139,7 @@ def list_slow(
 @option_groups
 def list_bans(as_json: AsJson = False, *, node: AdminOptions) -> None:
     """List who may not connect, but for the configured ones."""
-    found = _ask(node, "GET", "bans")["bans"]
+    found = _ask(node, "GET", "bans?limit=500")["data"]
     if as_json:
         typer.echo(json.dumps(found))
     else:

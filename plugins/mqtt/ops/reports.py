@@ -25,6 +25,7 @@ def client_summary(session: Session) -> dict[str, Any]:
         "subscriptions": len(session.subscriptions),
         "inflight": len(outbound.inflight),
         "queued": len(outbound.queue or ()),
+        "dropped": outbound.dropped,
     }
 
 
@@ -35,7 +36,6 @@ def client_report(session: Session) -> dict[str, Any]:
         "session_expiry_s": session.expiry_s,
         "session_ends_ms": session.ends_ms,
         "queued_bytes": outbound.queue_bytes,
-        "dropped": outbound.dropped,
         "incoming_qos_2": len(session.incoming),
         "replays": list(session.histories or ()),
         "filters": {

@@ -150,6 +150,11 @@ class MqttEngine:
         """Whether a turn is scheduled; whether one is running."""
         self._ticker: asyncio.TimerHandle | None = None
 
+    @property
+    def node_id(self) -> str:
+        """Of the node."""
+        return self.broker.node_id
+
     def now_ms(self) -> int:
         """Milliseconds since the epoch: wall clock at start, monotonic from then on, so that
         setting the system's clock moves no timer."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from lakemq.broker_core.api.administration.routes import AnyRoute
 from lakemq.broker_core.api.errors import StartupError
 from lakemq.broker_core.api.limits.connection_limits import (
     AdmittedConnection,
@@ -17,7 +18,6 @@ from lakemq.broker_core.api.limits.connection_limits import (
     ConnectionRefused,
 )
 from lakemq.broker_core.api.limits.rates import Bucket
-from lakemq.broker_core.api.ports import AdminRoute
 from lakemq.broker_core.api.tls_files.server_context import server_context
 from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
 from lakemq.plugins.mqtt.config import ListenerSettings
@@ -176,7 +176,7 @@ class MqttListener:
         if self._tls is not None and self._ticks % _CERTIFICATE_CHECK_TICKS == 0:
             self._tls.refresh()
 
-    def admin_routes(self) -> Sequence[AdminRoute]:
+    def admin_routes(self) -> Sequence[AnyRoute]:
         """The first listener speaks for all."""
         first = self.engine.settings.all_listeners()[0]
         return MqttAdmin(self.engine).routes() if self.settings.name == first.name else ()

@@ -321,19 +321,24 @@ class GroupHost:
 
     def describe(self, names: Sequence[str], principal: Principal) -> list[pb.Group]:
         """Groups by name, or all that may be described. Raises UnknownGroup, NotAuthorized."""
-        wanted = names or sorted({*self.offsets.table.groups(), *self._coordinator.groups})
-        found = []
-        for name in wanted:
-            resource = Resource("group", name)
-            if names:
-                self._broker.authorize(principal, Operation.DESCRIBE, resource)
-            else:
-                try:
-                    self._broker.authorize(principal, Operation.DESCRIBE, resource)
-                except LakeMQError:
-                    continue
-            found.append(self._described(name))
-        return found
+        for name in names:
+            self._broker.authorize(principal, Operation.DESCRIBE, Resource("group", name))
+        wanted = names or [
+            name for name in sorted(self.names()) if self.may_describe(name, principal)
+        ]
+        return [self._described(name) for name in wanted]
+
+    def names(self) -> list[str]:
+        """Of all groups, in no order."""
+        return list({*self.offsets.table.groups(), *self._coordinator.groups})
+
+    def may_describe(self, name: str, principal: Principal) -> bool:
+        """Whether the principal may see the group."""
+        try:
+            self._broker.authorize(principal, Operation.DESCRIBE, Resource("group", name))
+        except LakeMQError:
+            return False
+        return True
 
     def _described(self, name: str) -> pb.Group:
         group = self._coordinator.groups.get(name)
@@ -399,14 +404,18 @@ class GroupHost:
             return -1, -1
         return log.log_start_offset, log.high_watermark
 
-    async def delete(self, name: str, principal: Principal) -> None:
-        """Delete a group and its offsets. Raises UnknownGroup, GroupNotEmpty, NotAuthorized."""
-        self._broker.authorize(principal, Operation.DELETE, Resource("group", name))
+    def check_empty(self, name: str) -> None:
+        """Raises UnknownGroup, GroupNotEmpty."""
         group = self._coordinator.groups.get(name)
         if group is not None and group.members:
             raise GroupNotEmpty(f"group {name} has {len(group.members)} member(s)")
         if group is None and not self.offsets.table.of(name):
             raise UnknownGroup(f"group {name!r} does not exist")
+
+    async def delete(self, name: str, principal: Principal) -> None:
+        """Delete a group and its offsets. Raises UnknownGroup, GroupNotEmpty, NotAuthorized."""
+        self._broker.authorize(principal, Operation.DELETE, Resource("group", name))
+        self.check_empty(name)
         self._coordinator.groups.pop(name, None)
         await self.offsets.delete(name)
 

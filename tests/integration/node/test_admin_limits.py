@@ -13,7 +13,6 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from lakemq.admin.server import AdminListener
 from lakemq.broker_core.api.errors import NotAuthenticated
 from lakemq.broker_core.api.ports import Credentials
 from lakemq.broker_core.api.types import (
@@ -23,8 +22,10 @@ from lakemq.broker_core.api.types import (
     TopicConfig,
     TopicInfo,
 )
-from lakemq.broker_core.configuration.settings import AdminSettings
+from lakemq.plugins.admin.config import AdminSettings
+from lakemq.plugins.admin.listener import AdminListener
 from tests.support.mqtt.certificates import Authority
+from tests.support.node.administered import StubNode
 from tests.support.node.node import PORTS_FREE, NodeProcess
 
 CONNECTIONS_MAX = 16
@@ -173,21 +174,12 @@ class DegradedBroker:
 
 
 def listener_of(broker: DegradedBroker, settings: AdminSettings) -> AdminListener:
-    return AdminListener(
-        host="127.0.0.1",
-        settings=settings,
-        broker=cast(Any, broker),
-        meta=cast(Any, None),
-        plugins=cast(Any, None),
-        telemetry=cast(Any, None),
-        describe_node=dict,
-    )
+    return AdminListener(StubNode(catalog=broker), settings)
 
 
 async def degraded(broker: DegradedBroker, headers: dict[str, str]) -> dict[str, Any]:
     listener = listener_of(broker, AdminSettings(port=0))
     await listener.start()
-    listener.ready = True
     try:
         url = f"http://{listener.addresses()[0]}/readyz"
         async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:

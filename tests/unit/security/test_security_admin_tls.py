@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from lakemq.admin.access import tls_of
 from lakemq.broker_core.api.errors import ConfigError
-from lakemq.broker_core.configuration.settings import AdminSettings
+from lakemq.plugins.admin.config import AdminSettings
+from lakemq.plugins.admin.http.access import tls_of
 
 
 def test_other_machines_need_tls_or_a_word() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from lakemq.broker_core.api.errors import ConfigError
 from lakemq.broker_core.api.settings import PluginSettings, Section
-from lakemq.broker_core.configuration.config import load_config, parse_config
+from lakemq.broker_core.configuration.config import load_config, parse_config, read_source
 from lakemq.broker_core.topic_admin import default_topic_config
 
 
@@ -40,19 +40,19 @@ def complaint(folder: Path, text: str, **variables: str) -> str:
 
 def test_defaults_without_a_file() -> None:
     config = load_config(None, {})
-    assert (config.node.id, config.admin.port, config.meta.port) == ("node-1", 9703, 9701)
+    assert (config.node.id, config.meta.port) == ("node-1", 9701)
     assert config.meta.raft_port == 9702
 
 
 def test_file_overrides_defaults(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path, '[node]\nid = "a"\n[admin]\nport = 1\n'), {})
-    assert (config.node.id, config.admin.port) == ("a", 1)
+    config = load_config(write(tmp_path, '[node]\nid = "a"\n[meta]\nport = 1\n'), {})
+    assert (config.node.id, config.meta.port) == ("a", 1)
 
 
 def test_unknown_setting_names_line_and_nearest(tmp_path: Path) -> None:
-    text = '[node]\nid = "a"\n\n[admin]\n# the port\nprot = 9\n'
+    text = '[node]\nid = "a"\n\n[meta]\n# the port\nprot = 9\n'
     assert complaint(tmp_path, text) == (
-        "lakemq.toml:6: admin.prot: unknown setting; did you mean 'port'?"
+        "lakemq.toml:6: meta.prot: unknown setting; did you mean 'port'?"
     )
 
 
@@ -63,14 +63,14 @@ def test_unknown_section_names_line_and_nearest(tmp_path: Path) -> None:
 
 
 def test_wrong_type_names_line_and_value(tmp_path: Path) -> None:
-    assert complaint(tmp_path, '[admin]\nport = "x"\n') == (
-        "lakemq.toml:2: admin.port: it takes a whole number, not 'x'"
+    assert complaint(tmp_path, '[meta]\nport = "x"\n') == (
+        "lakemq.toml:2: meta.port: it takes a whole number, not 'x'"
     )
 
 
 def test_out_of_bounds(tmp_path: Path) -> None:
-    assert "lakemq.toml:2: admin.port: it takes 65535 at most, not 70000" in complaint(
-        tmp_path, "[admin]\nport = 70000\n"
+    assert "lakemq.toml:2: meta.port: it takes 65535 at most, not 70000" in complaint(
+        tmp_path, "[meta]\nport = 70000\n"
     )
 
 
@@ -93,17 +93,30 @@ def test_not_utf8(tmp_path: Path) -> None:
 
 def test_variables_override_the_file(tmp_path: Path) -> None:
     file = write(tmp_path, '[node]\nid = "a"\n')
-    config = load_config(file, {"LAKEMQ_NODE__ID": "123", "LAKEMQ_ADMIN__PORT": "7"})
-    assert (config.node.id, config.admin.port) == ("123", 7)
+    config = load_config(file, {"LAKEMQ_NODE__ID": "123", "LAKEMQ_META__PORT": "7"})
+    assert (config.node.id, config.meta.port) == ("123", 7)
 
 
 def test_wrong_variable_is_named() -> None:
-    with pytest.raises(ConfigError, match="LAKEMQ_ADMIN__PORT: it takes a whole number"):
-        load_config(None, {"LAKEMQ_ADMIN__PORT": "seven"})
+    with pytest.raises(ConfigError, match="LAKEMQ_META__PORT: it takes a whole number"):
+        load_config(None, {"LAKEMQ_META__PORT": "seven"})
     with pytest.raises(ConfigError, match="LAKEMQ_NOD__ID: unknown section nod; did you mean"):
         load_config(None, {"LAKEMQ_NOD__ID": "x"})
     with pytest.raises(ConfigError, match="LAKEMQ_NODE__IDD: unknown setting; did you mean 'id'"):
         load_config(None, {"LAKEMQ_NODE__IDD": "x"})
+
+
+def test_the_admin_plugin_has_a_short_section() -> None:
+    short = parse_config("f", "[admin]\nport = 7\nname = 3\n", {})
+    long = parse_config("f", "[plugins.admin]\nport = 7\nname = 3\n", {})
+    assert short.data == long.data
+    for source, name in ((short, "admin"), (long, "plugins.admin")):
+        with pytest.raises(ConfigError, match=rf"f:3: {name}\.name: it takes text"):
+            source.section(("plugins", "admin"), Example)
+    with pytest.raises(ConfigError, match=r"\[plugins\.admin\], which is written too"):
+        parse_config("f", "[admin]\nport = 7\n[plugins.admin]\nport = 8\n", {})
+    source = read_source(None, {"LAKEMQ_ADMIN__PORT": "8"})
+    assert source.section(("plugins", "admin"), Example).port == 8
 
 
 def test_variables_that_are_no_settings_are_left_alone() -> None:

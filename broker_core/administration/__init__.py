@@ -1,0 +1,1 @@
+"""What operators do, for the command line and the admin API alike."""

@@ -1,0 +1,133 @@
+"""The audit log: an internal topic of this node's own, a record for each change."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from lakemq.broker_core.api.administration.audit import AUDIT_TOPIC, AuditEntry, Change
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.records.reader import committed_batches, open_batch
+from lakemq.broker_core.api.state.state_topic import StateTopic
+from lakemq.broker_core.api.types import Principal
+
+_log = logging.getLogger(__name__)
+RECORD_MAX_BYTES: Final = 64 * 1024
+"""What a change says of itself is left out where it would take more."""
+_READ_BYTES: Final = 1024 * 1024
+_NOTED: Final = ("request", "before", "after")
+
+
+class TopicAuditLog:
+    """Implements `AuditLog` over the topic `__audit`."""
+
+    def __init__(self, broker: Broker, retention_ms: int | None, now_ms: Callable[[], int]) -> None:
+        """`retention_ms`: how long changes are kept; None: for ever."""
+        self.lost = 0
+        """Changes that could not be kept."""
+        self._broker = broker
+        self._retention_ms = retention_ms
+        self._now_ms = now_ms
+        self._topic = StateTopic(broker, AUDIT_TOPIC, compacted=False, now_ms=now_ms)
+        self._ready = False
+
+    async def note(self, change: Change) -> None:
+        """On disk when it returns. Never raises."""
+        try:
+            await self._ensure()
+            await self._topic.put(b"", _encoded(change, self._now_ms(), self._broker.node_id))
+        except (LakeMQError, ValueError) as error:
+            self.lost += 1
+            _log.error(
+                "not in the audit log: %s of %s by %s: %s",
+                change.action, change.resource, who(change.principal), error,
+            )  # fmt: skip
+
+    async def _ensure(self) -> None:
+        if self._ready:
+            return
+        await self._topic.ensure()
+        info = self._topic.info
+        if info is not None and info.config.retention_ms != self._retention_ms:
+            await self._broker.alter_topic(AUDIT_TOPIC, config={"retention_ms": self._retention_ms})
+        self._ready = True
+
+    async def newest(self, count: int, before_offset: int | None) -> Sequence[AuditEntry]:
+        """At most `count` entries below an offset, the newest first."""
+        if self._topic.info is None:
+            return []
+        log = self._topic.log()
+        end = log.high_watermark if before_offset is None else before_offset
+        end = min(max(end, log.log_start_offset), log.high_watermark)
+        start = max(log.log_start_offset, end - count)
+        found: list[AuditEntry] = []
+        async for batch in committed_batches(log, AUDIT_TOPIC, 0, start, end, _READ_BYTES):
+            opened = open_batch(batch)
+            if opened is None:
+                continue
+            for offset, value in zip(opened.offsets(), opened.values(), strict=True):
+                if start <= offset < end and value is not None:
+                    entry = _decoded(offset, value)
+                    found += [] if entry is None else [entry]
+        return found[::-1]
+
+
+class NoAuditLog:
+    """Of a node that stores no records: changes go to its log."""
+
+    async def note(self, change: Change) -> None:
+        """A line of the log."""
+        _log.warning(
+            "%s of %s by %s from %s: %s", change.action, change.resource, who(change.principal),
+            change.context.peer_host, change.outcome,
+        )  # fmt: skip
+
+    async def newest(self, count: int, before_offset: int | None) -> Sequence[AuditEntry]:
+        """None."""
+        return []
+
+
+def who(principal: Principal) -> str:
+    """As rules name it."""
+    return "anonymous" if principal.kind == "anonymous" else f"{principal.kind}:{principal.name}"
+
+
+def _encoded(change: Change, at_ms: int, node: str) -> bytes:
+    entry: dict[str, object] = {
+        "v": 1,
+        "at_ms": at_ms,
+        "node": node,
+        "who": who(change.principal),
+        "from": change.context.peer_host,
+        "by": change.by,
+        "action": change.action,
+        "resource": change.resource[:1024],
+        "outcome": change.outcome,
+        "detail": change.detail[:1024],
+        "request": dict(change.request),
+        "before": change.before,
+        "after": change.after,
+    }
+    text = json.dumps(entry, separators=(",", ":"), default=str).encode()
+    if len(text) > RECORD_MAX_BYTES:
+        entry.update(dict.fromkeys(_NOTED, None), request={"left_out": len(text)})
+        text = json.dumps(entry, separators=(",", ":"), default=str).encode()
+    return text
+
+
+def _decoded(offset: int, value: bytes) -> AuditEntry | None:
+    """None: it can't be read, which is logged."""
+    try:
+        found: Any = json.loads(value)
+        return AuditEntry(
+            int(found["at_ms"]), str(found["node"]), offset, str(found["who"]),
+            str(found["from"]), str(found["by"]), str(found["action"]), str(found["resource"]),
+            str(found["outcome"]), str(found["detail"]), dict(found["request"]), found["before"],
+            found["after"],
+        )  # fmt: skip
+    except (ValueError, TypeError, KeyError) as error:
+        _log.error("record %d of %s is no entry of the audit log: %s", offset, AUDIT_TOPIC, error)
+        return None

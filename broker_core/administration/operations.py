@@ -1,0 +1,302 @@
+"""Implements `ClusterOperations` over the MetaService and this node's rules."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+from lakemq.broker_core.administration.partition_changes import (
+    PartitionNow,
+    changed,
+    check_move,
+    unclean_leader,
+)
+from lakemq.broker_core.administration.reports import node_reports
+from lakemq.broker_core.api.access import AccessContext, Operation, Principal, Resource, Rule
+from lakemq.broker_core.api.administration.operations import (
+    NodeReport,
+    RebalanceAction,
+    UserReport,
+    Verdict,
+)
+from lakemq.broker_core.api.errors import (
+    Conflict,
+    InvalidRequest,
+    LakeMQError,
+    OutcomeUnknown,
+    Unavailable,
+    UnknownEntry,
+    UnknownNode,
+    UnknownPartition,
+)
+from lakemq.broker_core.api.leadership import check_partition, leadership
+from lakemq.broker_core.api.types import Leadership, TopicInfo
+from lakemq.broker_core.security.authn.passwords import with_password
+from lakemq.broker_core.security.authn.users import UserRecord, check_roles, check_user_name
+from lakemq.broker_core.security.authz.rule_book import RuleBook
+from lakemq.broker_core.security.authz.rules import check_rule, reason_of
+from lakemq.broker_core.security.catalog_forms import acl_rules_of, record_of, rule_of, user_of
+from lakemq.meta_service.api.auth import Quota
+from lakemq.meta_service.api.errors import (
+    AlreadyExists,
+    CompareFailed,
+    InvalidArgument,
+    MetaError,
+    NotFound,
+)
+from lakemq.meta_service.api.remote.client import RemoteClient
+from lakemq.meta_service.api.types import (
+    ClusterLoad,
+    MetaStatus,
+    Rebalance,
+)
+
+_STRIDE: Final = 500
+"""Topics that are counted before others have their turn."""
+_LOOKS: Final = 20
+_LOOK_S: Final = 0.05
+
+
+class Catalog(Protocol):
+    """This node's copy of the catalog."""
+
+    def topics(self) -> Sequence[TopicInfo]:
+        """All topics."""
+
+    def topic(self, name: str) -> TopicInfo:
+        """Raises UnknownTopic."""
+
+
+@contextlib.contextmanager
+def _translated(missing: type[LakeMQError]) -> Iterator[None]:
+    """Errors of the MetaService as those of the broker. `missing`: for what does not exist."""
+    try:
+        yield
+    except NotFound as error:
+        raise missing(str(error)) from None
+    except (AlreadyExists, CompareFailed) as error:
+        raise Conflict(str(error)) from None
+    except InvalidArgument as error:
+        raise InvalidRequest(str(error)) from None
+    except MetaError as error:
+        # The change may have been made: look before it is tried again.
+        raise (Unavailable if error.definite else OutcomeUnknown)(str(error)) from None
+
+
+class Operations:
+    """All of it goes to the MetaService, from whatever node."""
+
+    def __init__(self, control: RemoteClient, catalog: Catalog, rules: RuleBook) -> None:
+        """`catalog`: this node's copy of it."""
+        self._control = control
+        self._catalog = catalog
+        self._rules = rules
+
+    # -- the cluster
+
+    async def status(self) -> MetaStatus:
+        """Of the MetaService. Raises Unavailable."""
+        with _translated(UnknownNode):
+            return await self._control.status()
+
+    async def loads(self) -> ClusterLoad:
+        """What the MetaService's leader has heard from nodes, and advice. Raises Unavailable."""
+        with _translated(UnknownNode):
+            return await self._control.loads()
+
+    async def nodes(self) -> Sequence[NodeReport]:
+        """All registered nodes, by id. Raises Unavailable."""
+        with _translated(UnknownNode):
+            nodes, loads = await asyncio.gather(self._control.nodes(), self._control.loads())
+        led, held = Counter[str | None](), Counter[str]()
+        for number, topic in enumerate(self._catalog.topics()):
+            for each in topic.leaders:
+                led[each.leader] += 1
+                held.update(each.replicas)
+            if number % _STRIDE == _STRIDE - 1:
+                await asyncio.sleep(0)
+        return node_reports(nodes, {each.node_id: each for each in loads.nodes}, led, held)
+
+    async def drain(self, node: str) -> None:
+        """Raises UnknownNode."""
+        with _translated(UnknownNode):
+            await self._control.drain_node(node)
+
+    async def undrain(self, node: str) -> None:
+        """Raises UnknownNode, InvalidRequest: it is fenced."""
+        with _translated(UnknownNode):
+            await self._control.undrain_node(node)
+
+    async def remove(self, node: str) -> None:
+        """Raises UnknownNode, InvalidRequest: it is alive, or holds replicas."""
+        with _translated(UnknownNode):
+            await self._control.remove_node(node)
+
+    async def rebalance(
+        self, action: RebalanceAction, *, leaving: Sequence[str] = (), at_once: int = 20
+    ) -> Rebalance:
+        """Raises InvalidRequest."""
+        with _translated(UnknownNode):
+            return await self._control.rebalance(action, leaving=leaving, at_once=at_once)
+
+    # -- partitions
+
+    def _now(self, topic: str, partition: int) -> PartitionNow:
+        """Raises UnknownTopic, UnknownPartition."""
+        info = self._catalog.topic(topic)
+        check_partition(info, partition)
+        held = leadership(info, partition)
+        return PartitionNow(
+            topic, partition, held.leader, held.replicas, held.partition_epoch, info.replication
+        )
+
+    async def move(
+        self, topic: str, partition: int, target: Sequence[str], *, dry_run: bool = False
+    ) -> Leadership:
+        """Raises UnknownTopic, UnknownPartition, UnknownNode, InvalidRequest, Conflict."""
+        found = self._now(topic, partition)
+        before = leadership(self._catalog.topic(topic), partition)
+        check_move(found, target)
+        with _translated(UnknownNode):
+            if dry_run:
+                known = {each.node_id for each in await self._control.nodes()}
+                if unknown := sorted(set(target) - known):
+                    raise UnknownNode(f"no such node: {', '.join(unknown)}")
+            elif not await self._control.move([(topic, partition, found.partition_epoch, target)]):
+                raise Conflict(changed(found))
+        return before
+
+    async def elect(self, topic: str, partition: int) -> Leadership:
+        """Raises UnknownTopic, UnknownPartition."""
+        found = self._now(topic, partition)
+        with _translated(UnknownPartition):
+            await self._control.elect_preferred(topic, partition)
+        # Told when this node's copy of the catalog has it, or soon: it may lead already.
+        for _ in range(_LOOKS):
+            held = leadership(self._catalog.topic(topic), partition)
+            if held.partition_epoch != found.partition_epoch or held.replicas[:1] == (held.leader,):
+                break
+            await asyncio.sleep(_LOOK_S)
+        return leadership(self._catalog.topic(topic), partition)
+
+    async def elect_unclean(
+        self, topic: str, partition: int, to: str, *, dry_run: bool = False
+    ) -> tuple[str, int]:
+        """Raises UnknownTopic, UnknownPartition, InvalidRequest, Conflict."""
+        found = self._now(topic, partition)
+        with _translated(UnknownPartition):
+            states = {each.node_id: each.state for each in await self._control.nodes()}
+            node = unclean_leader(found, states, to)
+            if dry_run:
+                return node, 0
+            epoch = await self._control.elect_unclean(
+                topic, partition, partition_epoch=found.partition_epoch, node_id=node
+            )
+            return node, epoch
+
+    # -- who may do what
+
+    async def users(self) -> Sequence[UserReport]:
+        """By name. Raises Unavailable."""
+        with _translated(UnknownEntry):
+            return [_user_report(record_of(each)) for each in await self._control.users()]
+
+    async def put_user(
+        self,
+        name: str,
+        *,
+        create: bool,
+        password: str | None,
+        roles: Sequence[str] | None,
+        disabled: bool | None,
+    ) -> tuple[UserReport | None, UserReport]:
+        """Raises InvalidRequest, UnknownEntry, Conflict: it is there already, or has changed."""
+        check_user_name(name)
+        check_roles(roles or ())
+        with _translated(UnknownEntry):
+            kept = await self._control.user(name)
+        if create and kept is not None:
+            raise Conflict(f"user {name} exists already")
+        if not create and kept is None:
+            raise UnknownEntry(f"there is no user {name}")
+        before = None if kept is None else record_of(kept)
+        after = before or UserRecord(name)
+        if create and not password:
+            raise InvalidRequest("a new user needs a password")
+        if roles is not None:
+            after = replace(after, roles=tuple(dict.fromkeys(roles)))
+        if disabled is not None:
+            after = replace(after, disabled=disabled)
+        if password is not None:
+            if not password:
+                raise InvalidRequest("the password is empty")
+            # Slow on purpose: not on the event loop.
+            after = await asyncio.to_thread(with_password, after, password)
+        with _translated(UnknownEntry):
+            await self._control.put_user(
+                user_of(after), expected_revision=0 if kept is None else kept.revision
+            )
+        return (None if before is None else _user_report(before)), _user_report(after)
+
+    async def delete_user(self, name: str) -> None:
+        """Raises UnknownEntry."""
+        with _translated(UnknownEntry):
+            await self._control.delete_user(name)
+
+    async def rules(self) -> Sequence[Rule]:
+        """By id. Raises Unavailable."""
+        with _translated(UnknownEntry):
+            return [rule_of(each) for each in await self._control.rules()]
+
+    async def put_rule(self, rule: Rule) -> Sequence[str]:
+        """Raises InvalidRequest."""
+        if complaint := check_rule(rule):
+            raise InvalidRequest(complaint)
+        made = acl_rules_of(rule)
+        with _translated(UnknownEntry):
+            for each in made:
+                await self._control.put_rule(each)
+        return [each.rule_id for each in made]
+
+    async def delete_rule(self, rule_id: str) -> None:
+        """Raises UnknownEntry."""
+        with _translated(UnknownEntry):
+            await self._control.delete_rule(rule_id)
+
+    def verdict(
+        self, principal: Principal, operation: Operation, resource: Resource, context: AccessContext
+    ) -> Verdict:
+        """By the rules of this node; authorizers of plugins and web services are not asked."""
+        if self._rules.is_admin(principal):
+            return Verdict(True, "an admin")
+        allowed, rule = self._rules.rules.verdict(principal, operation, resource, context)
+        return Verdict(allowed, reason_of(rule))
+
+    async def quotas(self) -> Sequence[Quota]:
+        """By whom they are for. Raises Unavailable."""
+        with _translated(UnknownEntry):
+            kept = await self._control.quotas()
+        return [replace(each, principal="any") if each.principal == "*" else each for each in kept]
+
+    async def put_quota(self, quota: Quota) -> None:
+        """Raises InvalidRequest."""
+        with _translated(UnknownEntry):
+            await self._control.put_quota(replace(quota, principal=_star(quota.principal)))
+
+    async def delete_quota(self, who: str) -> None:
+        """Raises UnknownEntry."""
+        with _translated(UnknownEntry):
+            await self._control.delete_quota(_star(who))
+
+
+def _star(who: str) -> str:
+    return "*" if who == "any" else who
+
+
+def _user_report(user: UserRecord) -> UserReport:
+    ways = ["password"] * bool(user.password_hash) + [keys.mechanism for keys in user.scram]
+    return UserReport(user.name, user.roles, user.disabled, ways)

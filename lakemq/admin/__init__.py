@@ -1,1 +1,0 @@
-"""The admin HTTP server."""

@@ -1,0 +1,124 @@
+"""This node, as the admin API sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from pydantic import BaseModel
+
+from lakemq.broker_core.administration.audit_log import NoAuditLog, TopicAuditLog
+from lakemq.broker_core.administration.operations import Operations
+from lakemq.broker_core.api.administration.audit import AuditLog
+from lakemq.broker_core.api.administration.node import AnswerPeer, CatalogAccess, PluginState
+from lakemq.broker_core.api.administration.routes import Administered, AnyRoute
+from lakemq.broker_core.api.errors import Unavailable
+from lakemq.broker_core.api.ports import Listener
+from lakemq.broker_core.broker import CoreBroker
+from lakemq.broker_core.cluster.administer import METHOD, Administering, administer
+from lakemq.broker_core.plugin_host import LoadedPlugin, PluginHost
+from lakemq.broker_core.security.authz.rule_book import RuleBook
+from lakemq.meta_service.api.remote.client import RemoteClient
+from lakemq.telemetry import Telemetry
+
+_SECRET_WORDS = ("password", "secret", "token", "key", "credential")
+_NO_SECRETS = ("key_file", "tls_key", "secret_file")
+"""Settings with such a word that name a file."""
+
+
+class NodeAdministration:
+    """Implements `AdministeredNode`."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        cluster_id: str,
+        version: str,
+        host: str,
+        catalog: CatalogAccess,
+        broker: CoreBroker | None,
+        control: RemoteClient,
+        rules: RuleBook,
+        plugins: PluginHost,
+        telemetry: Telemetry,
+        addresses: Callable[[], Mapping[str, str]],
+        listeners: Sequence[Listener],
+        now_ms: Callable[[], int],
+        audit_retention_ms: int | None,
+    ) -> None:
+        """`listeners`: those that have started, which grow meanwhile."""
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.version = version
+        self.host = host
+        self.ready = False
+        self.catalog = catalog
+        self.broker = broker
+        self.operations = Operations(control, catalog, rules)
+        self.audit: AuditLog = NoAuditLog()
+        self.now_ms = now_ms
+        self.addresses = addresses
+        self._core = broker
+        self._plugins = plugins
+        self._telemetry = telemetry
+        self._listeners = listeners
+        self._administering = Administering()
+        if broker is not None:
+            self.audit = TopicAuditLog(broker, audit_retention_ms, now_ms)
+            broker.network.server.serve_call(METHOD, self._administering.answer)
+
+    def routes(self) -> Sequence[AnyRoute]:
+        """Of the listeners that have started."""
+        return [
+            route
+            for listener in self._listeners
+            if isinstance(listener, Administered)
+            for route in listener.admin_routes()
+        ]
+
+    def plugins(self) -> Sequence[PluginState]:
+        """All that are installed."""
+        return [_state(each) for each in self._plugins.plugins]
+
+    def metrics(self) -> tuple[bytes, str]:
+        """(text in Prometheus' format, content type)."""
+        return self._telemetry.prometheus_text(), self._telemetry.content_type
+
+    async def give_way(self) -> None:
+        """Let others have their turn on the event loop."""
+        await asyncio.sleep(0)
+
+    async def ask(self, node_id: str, request: bytes) -> bytes:
+        """What the admin API of another broker answers. Raises Unavailable."""
+        if self._core is None:
+            raise Unavailable(f"{self.node_id} is no broker and reaches none: ask {node_id}")
+        return await administer(self._core.network.peers, node_id, request)
+
+    def answer_peers(self, answer: AnswerPeer) -> None:
+        """Have `answer` called with what other brokers ask."""
+        self._administering.answer_with = answer
+
+
+def _state(plugin: LoadedPlugin) -> PluginState:
+    settings = masked(plugin.settings) if plugin.enabled else {}
+    return PluginState(
+        plugin.name, plugin.version, plugin.distribution, plugin.enabled, plugin.hooks,
+        plugin.error, settings,
+    )  # fmt: skip
+
+
+def masked(settings: BaseModel) -> dict[str, object]:
+    """A section without what is secret in it, for JSON."""
+    found = _masked(settings.model_dump(mode="json"))
+    assert isinstance(found, dict)
+    return found
+
+
+def _masked(value: object, name: str = "") -> object:
+    if isinstance(value, dict):
+        return {key: _masked(each, str(key)) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_masked(each, name) for each in value]
+    secret = name not in _NO_SECRETS and any(word in name.lower() for word in _SECRET_WORDS)
+    return "***" if secret and isinstance(value, str) and value else value

@@ -1,0 +1,1 @@
+"""Routes, their documentation, and how a request is carried out on this node and others."""

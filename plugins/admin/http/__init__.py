@@ -1,0 +1,1 @@
+"""Sockets, requests and answers of HTTP."""

@@ -1,0 +1,85 @@
+"""The listener of the admin API."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from aiohttp import web
+
+from lakemq.broker_core.api.administration.node import AdministeredNode
+from lakemq.broker_core.api.errors import StartupError
+from lakemq.plugins.admin.api.openapi import document_of
+from lakemq.plugins.admin.api.service import AdminService
+from lakemq.plugins.admin.config import AdminSettings
+from lakemq.plugins.admin.http.access import AdminAccess, tls_of
+from lakemq.plugins.admin.http.application import AdminApplication
+from lakemq.plugins.admin.http.connections import KEEP_ALIVE_S, AdminConnections, limits_of
+from lakemq.plugins.admin.http.health import PartitionHealth
+from lakemq.plugins.admin.resources.all import resources
+
+_LINGERING_S: Final = 2.0
+
+
+class AdminListener:
+    """Implements the `Listener` port over aiohttp."""
+
+    name = "admin"
+
+    def __init__(self, node: AdministeredNode, settings: AdminSettings) -> None:
+        """Raises ConfigError: TLS."""
+        self._node = node
+        self._settings = settings
+        self._host = settings.host or node.host
+        self._tls = tls_of(settings, self._host)
+        self._access = AdminAccess(node.catalog, settings.hosts)
+        self._health = PartitionHealth(node.catalog, node.now_ms, node.give_way)
+        self._runner: web.AppRunner | None = None
+        self._connections: AdminConnections | None = None
+
+    async def start(self) -> None:
+        """Listen. StartupError if the port is taken; PluginError for routes that clash."""
+        routes = [*resources(self._node, self._settings.body_max_bytes), *self._node.routes()]
+        service = AdminService(self._node, routes, self._node.give_way)
+        document = json.dumps(document_of(service.table, self._node.version)).encode()
+        application = AdminApplication(
+            self._node, self._access, service, self._health, document
+        ).application(self._settings.body_max_bytes, self._answered)
+        runner = web.AppRunner(
+            application, access_log=None, shutdown_timeout=1.0, keepalive_timeout=KEEP_ALIVE_S,
+            lingering_time=_LINGERING_S,
+        )  # fmt: skip
+        await runner.setup()
+        assert runner.server is not None
+        settings = self._settings
+        self._connections = AdminConnections(
+            runner.server,
+            limits_of(settings.connections_max),
+            settings.unauthenticated_timeout_ms / 1000,
+            self._tls,
+        )
+        try:
+            await self._connections.listen(self._host, settings.port)
+        except OSError as error:
+            # The runner is set up already: a node that can't start must leave no tasks.
+            await runner.cleanup()
+            raise StartupError(
+                f"admin: cannot listen on {self._host}:{settings.port}: {error.strerror}"
+            ) from None
+        self._runner = runner
+
+    def _answered(self, request: web.BaseRequest, authenticated: bool) -> None:
+        if self._connections is not None:
+            self._connections.answered(request, authenticated=authenticated)
+
+    def addresses(self) -> list[str]:
+        """`host:port` of the sockets that are bound; none before `start`."""
+        return self._connections.addresses() if self._connections is not None else []
+
+    async def stop(self) -> None:
+        """Accept no more, then end the connections; requests under way have 1 s."""
+        if self._connections is not None:
+            self._connections.close()
+        await self._health.stop()
+        if self._runner is not None:
+            await self._runner.cleanup()

@@ -1,0 +1,25 @@
+"""The admin API as a plugin: hooks only."""
+
+from __future__ import annotations
+
+from lakemq.broker_core.api.administration.node import AdministeredNode
+from lakemq.broker_core.api.hooks import hookimpl
+from lakemq.broker_core.api.ports import Listener, PluginContext
+from lakemq.broker_core.api.settings import PluginSettings
+from lakemq.plugins.admin.config import AdminSettings
+
+
+@hookimpl
+def register_settings() -> type[PluginSettings]:
+    """The settings of `[plugins.admin]`."""
+    return AdminSettings
+
+
+@hookimpl
+def register_admin(context: PluginContext, node: AdministeredNode) -> Listener:
+    """The HTTP listener; not started yet."""
+    # Imported here: aiohttp is not loaded for a command that needs no listener.
+    from lakemq.plugins.admin.listener import AdminListener
+
+    assert isinstance(context.settings, AdminSettings)
+    return AdminListener(node, context.settings)

@@ -1,0 +1,1 @@
+"""What the routes of this plugin do, resource by resource."""

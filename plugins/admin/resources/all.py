@@ -1,0 +1,22 @@
+"""The routes of this plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lakemq.broker_core.api.administration.node import AdministeredNode
+from lakemq.broker_core.api.administration.routes import AnyRoute
+from lakemq.plugins.admin.resources.cluster import ClusterRoutes
+from lakemq.plugins.admin.resources.nodes import NodeRoutes
+from lakemq.plugins.admin.resources.partitions import PartitionRoutes
+from lakemq.plugins.admin.resources.topics import TopicRoutes
+
+
+def resources(node: AdministeredNode, body_max_bytes: int) -> Sequence[AnyRoute]:
+    """In the order of the documentation."""
+    return [
+        *ClusterRoutes(node).routes(),
+        *NodeRoutes(node).routes(),
+        *TopicRoutes(node).routes(),
+        *PartitionRoutes(node).routes(),
+    ]
