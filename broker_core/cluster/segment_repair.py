@@ -22,6 +22,7 @@ from lakemq.broker_core.api.errors import (
     UnknownTopic,
 )
 from lakemq.broker_core.api.leadership import leadership
+from lakemq.broker_core.api.limits.rates import Bucket
 from lakemq.broker_core.api.records.batch import split
 from lakemq.broker_core.api.replica_ports import Repairable, ReplicaLog
 from lakemq.broker_core.api.types import Offset, TopicInfo
@@ -31,7 +32,6 @@ from lakemq.broker_core.cluster.proto import peer_pb2 as pb
 from lakemq.broker_core.cluster.wire import BadFrame
 from lakemq.broker_core.configuration.settings import ClusterSettings
 from lakemq.broker_core.partitions import Partitions
-from lakemq.broker_core.replication.throttle import TokenBucket
 from lakemq.broker_core.replication.types import Place
 
 READ_MAX_BYTES: Final = 1024 * 1024
@@ -95,7 +95,7 @@ class SegmentRepairs:
         self._partitions = partitions
         self._peers = network.peers
         # As replicas that are far behind.
-        self._throttle = TokenBucket(settings.replication_max_bytes_per_s, time.monotonic())
+        self._throttle = Bucket(settings.replication_max_bytes_per_s, _now_ms())
         self._under_way: dict[Place, asyncio.Task[bool]] = {}
         self._not_before_s: dict[Place, float] = {}
         self._told: dict[tuple[Place, Offset], str] = {}
@@ -178,13 +178,13 @@ class SegmentRepairs:
     async def _read(
         self, node: str, place: Place, offset: Offset, end: Offset
     ) -> tuple[bytes, Offset]:
-        await asyncio.sleep(self._throttle.wait_s(time.monotonic()))
+        await asyncio.sleep(self._throttle.pay(0, _now_ms()) / 1000)
         request = pb.ReadRequest(
             topic_id=bytes.fromhex(place.topic_id), partition=place.partition, offset=offset,
             end=end,
         )  # fmt: skip
         data = await self._peers.call(node, "Read", request.SerializeToString(), _CALL_S)
-        self._throttle.spend(len(data), time.monotonic())
+        self._throttle.pay(len(data), _now_ms())
         try:
             answer = pb.ReadResponse.FromString(data)
             # The first one may begin below the offset: a log may start within a batch.
@@ -210,3 +210,7 @@ def _replicas(topic: TopicInfo, partition: int) -> Sequence[str]:
     held = leadership(topic, partition)
     leader = (held.leader,) if held.leader is not None else ()
     return tuple(dict.fromkeys((*leader, *held.in_sync, *held.replicas, *held.target)))
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
+from lakemq.broker_core.api.limits.rates import Bucket
 from lakemq.broker_core.api.replica_ports import ReplicaLog
 from lakemq.broker_core.api.types import Acks
 from lakemq.broker_core.cluster.streams import FollowerStream
@@ -21,7 +22,6 @@ from lakemq.broker_core.replication.in_sync_changes import Change, InSyncChanges
 from lakemq.broker_core.replication.leader import LAG_MAX_S, PartitionLeader
 from lakemq.broker_core.replication.leading import LeaderContext, LeadingPartition
 from lakemq.broker_core.replication.sender import Leaders, Sender
-from lakemq.broker_core.replication.throttle import TokenBucket
 from lakemq.broker_core.replication.types import Place, View
 
 TICK_S: Final = 0.5
@@ -44,7 +44,7 @@ class Replication:
         resign: Callable[[Place, int], None],
         now_s: Callable[[], float],
         lag_max_s: float = LAG_MAX_S,
-        bytes_per_s: float = 0,
+        bytes_per_s: int = 0,
     ) -> None:
         """`broker_epoch()`: of this node's registration. `follow`: `Peers.follow`. `registered()`:
         nodes that may join in-sync sets -> their broker epochs. `stale()`: the catalog says
@@ -65,7 +65,7 @@ class Replication:
         self._now_s = now_s
         self._lag_max_s = lag_max_s
         self._context = LeaderContext(self.changes, registered, now_s, self._cannot_write)
-        throttle = TokenBucket(bytes_per_s, now_s())
+        throttle = Bucket(bytes_per_s, int(now_s() * 1000))
         self._leaders = Leaders(self.leading, self._deposed, throttle, now_s)
         self._leading: dict[Place, LeadingPartition] = {}
         self._following: dict[Place, FollowingPartition] = {}

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lakemq.broker_core.api.errors import LakeMQError, OffsetOutOfRange
+from lakemq.broker_core.api.limits.rates import Bucket
 from lakemq.broker_core.api.types import Offset
 from lakemq.broker_core.cluster.replica_frames import Diverging, SlotAsk, SlotOpen, SlotSend
 from lakemq.broker_core.cluster.streams import FollowerStream
@@ -20,7 +21,6 @@ from lakemq.broker_core.cluster.wire import BadFrame
 from lakemq.broker_core.replication.leader import Deposed, Serve
 from lakemq.broker_core.replication.leading import LeadingPartition
 from lakemq.broker_core.replication.slots import LeaderSlots, SlotKey
-from lakemq.broker_core.replication.throttle import TokenBucket
 from lakemq.broker_core.replication.types import Ask, Code, FollowerAsk, LeaderSend, Place
 
 READ_MAX_BYTES: Final = 1024 * 1024
@@ -35,14 +35,19 @@ class Leaders:
         self,
         leading: Callable[[Place], LeadingPartition | None],
         deposed: Callable[[Place, int], None],
-        throttle: TokenBucket,
+        throttle: Bucket,
         now_s: Callable[[], float],
     ) -> None:
-        """`deposed(partition, epoch)`: a follower knows of a later leader epoch than that."""
+        """`deposed(partition, epoch)`: a follower knows of a later leader epoch than that.
+        `throttle`: bytes of replicas that are far behind."""
         self.leading = leading
         self.deposed = deposed
         self.throttle = throttle
         self.now_s = now_s
+
+    def pay(self, size: int) -> float:
+        """So many bytes of catch-up were sent; seconds until more may be."""
+        return self.throttle.pay(size, int(self.now_s() * 1000)) / 1000
 
 
 class Sender:
@@ -201,10 +206,9 @@ class _Slot:
             read.add_done_callback(lambda done: self._read(leading, wanted, size, done))
 
     def _is_throttled(self, leading: LeadingPartition) -> bool:
-        leaders = self._sender.leaders
         if leading.core.caught_up(self.node):
             return False
-        wait_s = leaders.throttle.wait_s(leaders.now_s())
+        wait_s = self._sender.leaders.pay(0)
         if wait_s > 0 and self._later is None:
             self._later = asyncio.get_running_loop().call_later(wait_s, self._go_on)
         return wait_s > 0
@@ -241,8 +245,7 @@ class _Slot:
         if not batches:
             return
         if not leading.core.caught_up(self.node):
-            leaders = self._sender.leaders
-            leaders.throttle.spend(len(batches), leaders.now_s())
+            self._sender.leaders.pay(len(batches))
         self._wanted = None
         self.tell(leading.core.records(self.node, wanted, batches))
 

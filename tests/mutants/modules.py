@@ -25,16 +25,9 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/publishing/batch_check.py": _BATCH,
     "broker_core/replication/follower.py": ("broker_core/replication/test_partition_follower",),
     "broker_core/replication/leader.py": ("broker_core/replication/test_partition_leader",),
-    "broker_core/replication/lease.py": (
-        "broker_core/replication/test_lease_throttle_slots",
-    ),
+    "broker_core/replication/lease.py": ("broker_core/replication/test_lease_slots",),
     "broker_core/replication/roles.py": ("broker_core/replication/test_partition_roles",),
-    "broker_core/replication/slots.py": (
-        "broker_core/replication/test_lease_throttle_slots",
-    ),
-    "broker_core/replication/throttle.py": (
-        "broker_core/replication/test_lease_throttle_slots",
-    ),
+    "broker_core/replication/slots.py": ("broker_core/replication/test_lease_slots",),
     "broker_core/security/authn/attempts.py": (
         "security/test_security_lockouts", "security/test_security_users",
         "security/test_security_caches",

@@ -256,17 +256,17 @@ async def test_a_leader_whose_disk_failed_resigns(cluster: TestCluster) -> None:
 
 
 async def test_catch_up_is_throttled_and_in_sync_traffic_is_not() -> None:
-    cluster = TestCluster(bytes_per_s=2_000_000)
+    cluster = TestCluster(bytes_per_s=4_000_000)
     log = await cluster.elect("a", 1, in_sync=["a", "b"], among=["a", "b"])
-    for _ in range(60):
-        await log.append(bytes(50_000))  # 3 MB: 6 times what the bucket holds
+    for _ in range(120):
+        await log.append(bytes(50_000))  # 6 MB: more than a second's
     began = asyncio.get_running_loop().time()
     await cluster.elect("a", 1, in_sync=["a", "b"], among=["c"])
     behind = cluster.nodes["c"].log()
     await log.append(b"not held up")
-    assert behind.log_end_offset < 60
-    await cluster.until(lambda: behind.log_end_offset == 61)
-    assert asyncio.get_running_loop().time() - began > 0.3
+    assert behind.log_end_offset < 120
+    await cluster.until(lambda: behind.log_end_offset == 121)
+    assert asyncio.get_running_loop().time() - began > 0.2
     await cluster.stop()
 
 

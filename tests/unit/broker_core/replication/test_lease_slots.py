@@ -1,4 +1,4 @@
-"""Goal: a lease counts from the sending, a bucket bounds bytes, slots are numbered once."""
+"""Goal: a lease counts from the sending, slots are numbered once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from lakemq.broker_core.api.types import Offset
 from lakemq.broker_core.replication import slots
 from lakemq.broker_core.replication.lease import Lease
 from lakemq.broker_core.replication.slots import FollowerSlots, LeaderSlots, SlotKey
-from lakemq.broker_core.replication.throttle import TokenBucket
 from lakemq.broker_core.replication.types import Ask
 
 
@@ -58,31 +57,6 @@ def test_heartbeats_without_answers_take_no_memory() -> None:
     assert len(lease._sent) < 100
     lease.answered(999)
     assert lease.held(1000.9)
-
-
-def test_a_bucket_lets_through_its_rate() -> None:
-    bucket = TokenBucket(1000.0, 0.0)
-    now_s = sent = 0.0
-    while now_s < 10.0:
-        wait_s = bucket.wait_s(now_s)
-        if wait_s:
-            now_s += wait_s
-            continue
-        bucket.spend(300, now_s)
-        sent += 300
-    assert 10_000 <= sent <= 10_000 + 250 + 300
-
-
-def test_a_bucket_saves_up_no_more_than_its_burst() -> None:
-    bucket = TokenBucket(1000.0, 0.0)
-    assert bucket.wait_s(100.0) == 0.0
-    bucket.spend(1250, 100.0)
-    assert bucket.wait_s(100.0) == pytest.approx(1.0, abs=0.01)
-    assert bucket.wait_s(99.0) == pytest.approx(1.0, abs=0.01), "a clock that goes back gives none"
-    bucket.set_rate(0, 100.0)
-    assert bucket.wait_s(100.0) == 0.0
-    with pytest.raises(ValueError, match="negative"):
-        bucket.set_rate(-1, 100.0)
 
 
 def test_a_number_is_not_used_twice_on_a_stream() -> None:
