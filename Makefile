@@ -14,7 +14,7 @@ define install  # $(1): the virtual environment, $(2): the extras
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench-kafka bench-cluster bench-spark-kafka dist clean fuzz mutants test-core lint
+.PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench-kafka bench-cluster bench-spark-kafka docs dist clean fuzz mutants test-core lint
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -106,6 +106,9 @@ bench-cluster: java $(READY)  ## three nodes beside three of Kafka: replicated t
 
 bench-spark-kafka: java $(READY)  ## Spark reads from LakeMQ beside Spark-Kafka from Kafka (both fetched through Maven)
 	$(BIN)/python -m benchmarks.spark_kafka
+
+docs: $(READY)  ## the documentation as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 dist: $(READY)  ## wheel and source archive, the same bytes for a commit, and a bill of materials (CycloneDX), in dist/
 	rm -rf dist build/sbom

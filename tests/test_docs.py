@@ -4,6 +4,7 @@ exist, its links lead somewhere.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -19,7 +20,13 @@ from tests.support.node.node import NodeProcess
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-RUNNABLE = ("README.md", "docs/sdk.md", "docs/plugins.md", "docs/plugin-testing.md")
+RUNNABLE = (
+    "README.md",
+    "docs/index.md",
+    "docs/sdk.md",
+    "docs/plugins.md",
+    "docs/plugin-testing.md",
+)
 """Pages whose Python runs here, top to bottom, against a fresh broker."""
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -94,3 +101,20 @@ def test_make_targets_exist(name: str) -> None:
     lines = re.findall(r"(?:`|\$ |run: |entry: )make((?: (?:--)?[a-z-]+)+)", text)
     named = {word for line in lines for word in line.split() if not word.startswith("--")}
     assert named and named <= targets, named - targets
+
+
+def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    """Strictly: every page is in the navigation, every link and anchor is there."""
+    run = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "-d", str(tmp_path)],
+        capture_output=True, text=True, check=False, cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) >= len(list((ROOT / "docs").rglob("*.md")))
+    loaded = re.compile(
+        r'<(?:script|img|iframe)[^>]*src="(?:https?:)?//|<link[^>]*rel="(?:stylesheet|preconnect|icon)"[^>]*href="(?:https?:)?//'
+    )
+    for page in pages:
+        assert not loaded.search(page.read_text()), page.name
