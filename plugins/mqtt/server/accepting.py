@@ -15,6 +15,7 @@ import socket
 import ssl
 import stat
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from lakemq.broker_core.api.limits.connection_limits import AdmittedConnection
@@ -182,7 +183,16 @@ class Acceptor:
         accepted.setblocking(False)
         task = self._loop.create_task(self._open(accepted, admitted))
         self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        task.add_done_callback(partial(self._opened, accepted, admitted))
+
+    def _opened(
+        self, accepted: socket.socket, admitted: AdmittedConnection, task: asyncio.Task[None]
+    ) -> None:
+        self._opening.discard(task)
+        # One that is cancelled before its first step has cleaned up nothing.
+        if task.cancelled():
+            admitted.close()
+            accepted.close()
 
     async def _open(self, accepted: socket.socket, admitted: AdmittedConnection) -> None:
         """Make a link of it; with TLS, once that is negotiated."""
