@@ -105,8 +105,7 @@ class SlotSend(NamedTuple):
     """The batches may leave offsets out."""
     diverging: Diverging | None = None
     code: str = ""
-    """NOT_LEADER, STALE_EPOCH, UNKNOWN_EPOCH, UNKNOWN_PARTITION, OFFSET_OUT_OF_RANGE or RESTART;
-    empty: no error."""
+    """A `replication.types.Code`; empty: no error."""
     leader: str = ""
     leader_epoch: int = 0
 

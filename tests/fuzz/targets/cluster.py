@@ -142,7 +142,7 @@ def _carry_out(effect: Effect, send: SlotSend, log: LogShape, core: PartitionFol
 
 
 @target("cluster.leader", seeds=[
-    encode_ask(ReplicaAsk(asks=[SlotAsk(3, 7, 3, 6), SlotAsk(3, 5, 1, 5), SlotAsk(3, 9, 2, 9)])),
+    encode_ask(ReplicaAsk(asks=[SlotAsk(3, 7, 3, 6), SlotAsk(3, 5, 1, 5), SlotAsk(3, 6, 1, 5)])),
     encode_ask(ReplicaAsk(asks=[SlotAsk(2, 0, -1, 0), SlotAsk(4, 7, 3, 7, True)])),
 ])  # fmt: skip
 def leader(data: bytes) -> None:
@@ -160,5 +160,7 @@ def leader(data: bytes) -> None:
                 core.reply(ask, answer)
                 if isinstance(answer, Serve):
                     assert log.log_start_offset <= answer.offset <= log.log_end_offset
+                    # What it has before that is not of an epoch that this log had left by then.
+                    assert ask.last_epoch < 0 or log.last_epoch(answer.offset) <= ask.last_epoch
             before = core.high_watermark
             assert before <= core.moved(0.0) <= log.durable_end

@@ -12,6 +12,7 @@ from lakemq.broker_core.cluster.replica_frames import (
     ASK_MAX_BYTES,
     CREDIT_MAX_BYTES,
     ENTRIES_MAX,
+    SEND_MAX_BYTES,
     SEND_TARGET_BYTES,
     Diverging,
     ReplicaAsk,
@@ -170,3 +171,15 @@ def test_a_message_of_many_partitions_is_cut() -> None:
         buffer.add(SlotSend(slot, code="NOT_LEADER"))
     assert len(decode_send(buffer.take(1)).sends) == ENTRIES_MAX
     assert len(decode_send(buffer.take(2)).sends) == 1
+
+
+class Large(bytes):
+    """More bytes than a test can have."""
+
+    def __len__(self) -> int:
+        return SEND_MAX_BYTES + 1
+
+
+def test_a_larger_message_than_there_can_be_is_refused_before_it_is_read() -> None:
+    with pytest.raises(BadFrame, match=f"{SEND_MAX_BYTES} is the most"):
+        decode_send(Large())

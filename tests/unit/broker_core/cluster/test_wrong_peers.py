@@ -38,6 +38,7 @@ from lakemq.broker_core.cluster.wire import BadFrame, length_head
 from lakemq.broker_core.replication.sender import READ_MAX_BYTES
 from lakemq.broker_core.replication.types import Place
 from tests.support.replication.nodes import TestCluster
+from tests.support.replication.script import Script
 
 UNKNOWN_ID = "0f" * 16
 
@@ -132,28 +133,6 @@ async def cluster() -> AsyncIterator[TestCluster]:
     found = TestCluster()
     yield found
     await found.stop()
-
-
-class Script:
-    """A follower that says what the test gives it, and takes all. Implements `ByteStream`."""
-
-    def __init__(self, cluster: TestCluster, node: str, epoch: int) -> None:
-        self.inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.sends: list[Any] = []
-        self.stream = FollowerStream(Peer(node, epoch), self)
-        serving = self.stream.run(cluster.nodes["a"].replication.serve)
-        self.serving = asyncio.ensure_future(serving)
-        cluster.streams.append(self.serving)
-        cluster.tasks.add(self.serving)
-
-    async def read(self) -> bytes | None:
-        return await self.inbox.get()
-
-    async def write(self, data: bytes) -> None:
-        self.sends += decode_send(data).sends
-
-    def say(self, **parts: Any) -> None:
-        self.inbox.put_nowait(encode_ask(ReplicaAsk(**parts)))
 
 
 async def test_partitions_that_are_read_at_a_time_share_the_credit(cluster: TestCluster) -> None:
