@@ -40,7 +40,6 @@ from lakemq.broker_core.api.types import (
 from lakemq.broker_core.catalog_view import CatalogView
 from lakemq.broker_core.cluster.append_service import AppendService
 from lakemq.broker_core.cluster.network import PeerNetwork
-from lakemq.broker_core.cluster.replica_report import ReplicaReports
 from lakemq.broker_core.cluster.routing import Router
 from lakemq.broker_core.cluster.segment_repair import CommittedReads, SegmentRepairs
 from lakemq.broker_core.cluster_nodes import node_infos
@@ -64,7 +63,7 @@ from lakemq.broker_core.topic_admin import TopicAdmin, default_topic_config
 from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
 from lakemq.meta_service.api.errors import MetaError
 from lakemq.meta_service.api.remote.control_calls import ControlCalls
-from lakemq.meta_service.api.types import MetaClient
+from lakemq.meta_service.api.types import MetaClient, ReplicaEnd
 
 
 class CoreBroker:
@@ -143,7 +142,6 @@ class CoreBroker:
         self._repairs.start()
         server = self.network.server
         server.serve_stream("Append", AppendService(self._partitions).serve)
-        server.serve_call("Report", ReplicaReports(self._partitions).answer)
         server.serve_call("Read", CommittedReads(self._partitions).answer)
         # Partitions first: the coordinator and the scheduler read their state from internal topics.
         revision, topics = await self._catalog.load()
@@ -265,6 +263,10 @@ class CoreBroker:
         """(topic id, partition) of replicas that this disk can't vouch for since its last start,
         for the node's registration."""
         return self._partitions.disowned()
+
+    def leaderless(self) -> Sequence[ReplicaEnd]:
+        """Where this node's replicas of partitions without a leader end."""
+        return self._partitions.leaderless()
 
     def partition(self, topic: str, partition: int, leader_epoch: int = 0) -> PartitionLog:
         """The log of a partition that this node serves. Raises UnknownTopic, UnknownPartition,

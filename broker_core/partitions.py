@@ -25,6 +25,7 @@ from lakemq.broker_core.replication.assignments import Assignments, is_shared
 from lakemq.broker_core.replication.types import NO_EPOCH, Place
 from lakemq.broker_core.taps import Taps
 from lakemq.broker_core.topic_names import acks_min_of
+from lakemq.meta_service.api.types import ReplicaEnd
 
 _log: Final = logging.getLogger(__name__)
 
@@ -262,6 +263,19 @@ class Partitions:
         if info is None or not self._is_assigned(info, partition):
             return None
         return self._logs.get((topic, partition))
+
+    def leaderless(self) -> list[ReplicaEnd]:
+        """Where this node's replicas of partitions without a leader end."""
+        found: list[ReplicaEnd] = []
+        for (name, number), place in self._shared.items():
+            log, info = self._logs.get((name, number)), self._topics.get(name)
+            if info is None or leadership(info, number).leader is not None:
+                continue
+            if isinstance(log, ReplicaLog):
+                found.append(
+                    ReplicaEnd(*place, log.last_epoch(), log.log_start_offset, log.durable_end)
+                )
+        return found
 
     def damaged(self) -> list[tuple[Place, Repairable]]:
         """Logs with damage that is known, and of which other nodes have replicas."""

@@ -347,6 +347,7 @@ class Node:
             self._fail,
             self.broker.replicas,
             self.broker.disowned(),
+            self.broker.leaderless,
         )
         await registration.start()
         self._stack.push_async_callback(registration.stop)

@@ -15,7 +15,12 @@ from lakemq.broker_core.replication.lease import Lease
 from lakemq.meta_service.api.errors import AlreadyExists, CompareFailed, MetaError, NotFound
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.remote.control_calls import HeartbeatAnswer, HeartbeatReport
-from lakemq.meta_service.api.types import STORAGE_LEVEL, NodeRegistration
+from lakemq.meta_service.api.types import (
+    LEADERLESS_MAX,
+    STORAGE_LEVEL,
+    NodeRegistration,
+    ReplicaEnd,
+)
 
 _log = logging.getLogger(__name__)
 ACTIVE_MAX_S: Final = 2.5
@@ -59,10 +64,12 @@ class Registration:
         on_refused: Callable[[str], None],
         partitions: LedPartitions,
         disowned: Sequence[tuple[str, int]] = (),
+        leaderless: Callable[[], Sequence[ReplicaEnd]] = tuple,
     ) -> None:
         """`load()`: figures for heartbeats. `on_refused(message)`: another process holds this node
         id or a copy of this data folder, so this one must stop. `disowned`: (topic id, partition)
-        of replicas that are damaged or missing on this disk."""
+        of replicas that are damaged or missing on this disk. `leaderless()`: where replicas of
+        partitions without a leader end, for heartbeats."""
         self._client = client
         self._wanted = node
         self._node = node
@@ -70,6 +77,7 @@ class Registration:
         self._on_refused = on_refused
         self._partitions = partitions
         self._disowned = tuple(disowned)
+        self._leaderless = leaderless
         self._state = ""
         self._answered_s = float("-inf")
         """When the last heartbeat was answered."""
@@ -177,7 +185,8 @@ class Registration:
             # arrival. It does not from one that says otherwise, so that is no lease either.
             self._partitions.lease.sent(number, now_s)
         refusing = self._partitions.refusals.found()
-        return HeartbeatReport(self._load(), ready=hears, refusing=refusing)
+        leaderless = self._leaderless()[:LEADERLESS_MAX]
+        return HeartbeatReport(self._load(), ready=hears, refusing=refusing, leaderless=leaderless)
 
     def _note(self, answer: HeartbeatAnswer) -> None:
         state = answer.state

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -24,10 +25,14 @@ from lakemq.meta_service.api.partition_health import (
     UNDER_REPLICATED,
     lacks,
 )
-from lakemq.meta_service.api.types import PartitionDescription, TopicDescription
+from lakemq.meta_service.api.types import PartitionDescription, ReplicaEnd, TopicDescription
 
 if TYPE_CHECKING:
     from lakemq.meta_service.api.remote.client import RemoteClient
+
+_LOOKS: Final = 10
+_LOOK_S: Final = 0.2
+"""Nodes say twice a second what they have of partitions without a leader."""
 
 partition = typer.Typer(no_args_is_help=True, help="Partitions: list, move, elect a leader.")
 
@@ -175,8 +180,9 @@ def elect(
 ) -> None:
     """Give a partition's leadership to its preferred replica, the first one, if that is in sync.
 
-    With --unclean: to a replica that is alive, when none that has all acknowledged records is. What
-    it lacks is lost for good, so the partition's name must be typed in again.
+    With --unclean: to the replica with the most records of those that are alive, when none that has
+    all acknowledged ones is. What it lacks is lost for good, so the partition's name must be typed
+    in again.
     """
     if not unclean:
         if to:
@@ -184,9 +190,16 @@ def elect(
         leader = ask_meta(members, lambda client: _elect(client, place))
         typer.echo(f"{place} is led by {leader or 'no node'}")
         return
-    found, node = ask_meta(members, lambda client: _candidate(client, place, to))
+    found, node, ends = ask_meta(members, lambda client: _candidate(client, place, to))
+    for name, end in ends.items():
+        typer.echo(
+            f"{name} has offsets {end.start}..{end.end - 1}, the last of leader epoch "
+            f"{end.last_epoch}",
+            err=True,
+        )
+    what = f"at offset {ends[node].end}" if node in ends else "with what it has"
     typer.echo(
-        f"{place} has no leader. With {node} as its leader it goes on with what {node} has; "
+        f"{place} has no leader. With {node} as its leader it goes on {what}; "
         "acknowledged records that only other replicas have are lost.",
         err=True,
     )
@@ -208,24 +221,49 @@ async def _elect(client: RemoteClient, place: Place) -> str | None:
 
 async def _candidate(
     client: RemoteClient, place: Place, to: str
-) -> tuple[PartitionDescription, str]:
-    """(the partition, the replica that shall lead it). Raises InvalidArgument, NotFound."""
-    _, found = await _described(client, place)
+) -> tuple[PartitionDescription, str, dict[str, ReplicaEnd]]:
+    """(the partition, the replica that shall lead it, where replicas end). Raises InvalidArgument,
+    NotFound."""
+    topic, found = await _described(client, place)
     if found.leader is not None:
         raise InvalidArgument(f"{place} is led by {found.leader}: nothing to elect")
     states = {node.node_id: node.state for node in await client.nodes()}
     alive = [node for node in found.replicas if states.get(node) == "active"]
-    if to:
-        alive = [node for node in alive if node == to]
-    if not alive:
+    if not alive or (to and to not in alive):
         shown = ", ".join(f"{node} {states.get(node, 'gone')}" for node in found.replicas)
         raise InvalidArgument(f"no such replica of {place} is active: {shown}")
-    if len(alive) > 1:
+    ends = await _ends(client, topic.topic_id, place.number, alive)
+    silent = [node for node in alive if node not in ends]
+    if len(alive) > 1 and silent and not to:
         raise InvalidArgument(
-            f"{', '.join(alive)} are alive: say which one leads with --to. The one with the most "
-            f"records loses the least: see `lakemq journal stats` of each"
+            f"{', '.join(silent)} did not say what it has of {place}: repeat the command, or say "
+            "with --to which replica leads. The one with the most records loses the least: see "
+            "`lakemq journal stats` of each"
         )
-    return found, alive[0]
+    # As replicas compare their logs: a later epoch has seen more than a longer log of an older one.
+    most = max(alive, key=lambda node: _order(ends.get(node)))
+    return found, to or most, ends
+
+
+def _order(end: ReplicaEnd | None) -> tuple[int, int]:
+    return (-1, -1) if end is None else (end.last_epoch, end.end)
+
+
+async def _ends(
+    client: RemoteClient, topic_id: str, number: int, nodes: Sequence[str]
+) -> dict[str, ReplicaEnd]:
+    """What heartbeats said of replicas of the partition, by node; waits for all of `nodes`, not for
+    long."""
+    ends: dict[str, ReplicaEnd] = {}
+    for _ in range(_LOOKS):
+        for node in (await client.loads()).nodes:
+            for end in node.leaderless:
+                if (end.topic_id, end.partition) == (topic_id, number) and node.node_id in nodes:
+                    ends[node.node_id] = end
+        if len(ends) == len(nodes):
+            break
+        await asyncio.sleep(_LOOK_S)
+    return ends
 
 
 async def _described(

@@ -188,6 +188,26 @@ class NodeRegistration:
     has ended."""
 
 
+LEADERLESS_MAX: Final = 100
+"""Replicas without a leader that a heartbeat tells of."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaEnd:
+    """Where a replica ends on its disk, for who must choose among replicas that may have lost
+    records."""
+
+    topic_id: str
+    """32 hex digits."""
+    partition: int
+    last_epoch: int
+    """Leader epoch of its last batch; -1: it has none."""
+    start: int
+    """Its first offset."""
+    end: int
+    """Offset behind its last record that is durable."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
     """What the leader of the MetaService has heard from a node."""
@@ -197,6 +217,8 @@ class NodeLoad:
     """Of its last heartbeat, such as `disk_used_ratio`."""
     silent_s: float
     """Time since that heartbeat."""
+    leaderless: tuple[ReplicaEnd, ...] = ()
+    """Its replicas of partitions that have no leader."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from lakemq.meta_service.api.types import NodeRegistration
+from lakemq.meta_service.api.types import NodeRegistration, ReplicaEnd
 from lakemq.meta_service.catalog.control_commands import ACTIVE, DRAINING, FENCED
 from lakemq.meta_service.control.dead_processes import DeadProcesses
 from lakemq.meta_service.control.load_history import figures_of
@@ -46,6 +46,8 @@ class NodeReport(NamedTuple):
     """It may become active, or stay so: it hears the answers to its heartbeats."""
     full: bool = False
     """It can take no new replicas."""
+    leaderless: tuple[ReplicaEnd, ...] = ()
+    """Its replicas of partitions without a leader."""
 
 
 @dataclass
@@ -105,6 +107,11 @@ class FailureDetector:
     def loads(self) -> dict[str, Mapping[str, float]]:
         """The figures of each node's last heartbeat."""
         return {node_id: state.report.load for node_id, state in self._heartbeats.items()}
+
+    def leaderless(self, node_id: str) -> Sequence[ReplicaEnd]:
+        """What its last heartbeat said of replicas without a leader. Raises KeyError when none was
+        heard."""
+        return self._heartbeats[node_id].report.leaderless
 
     def full(self) -> set[str]:
         """Nodes whose last heartbeat said that they can take no new replicas."""

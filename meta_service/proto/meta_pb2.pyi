@@ -1055,6 +1055,7 @@ class HeartbeatRequest(_message.Message):
     READY_FIELD_NUMBER: _builtins.int
     FULL_FIELD_NUMBER: _builtins.int
     REFUSING_FIELD_NUMBER: _builtins.int
+    LEADERLESS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     broker_epoch: _builtins.int
     leaving: _builtins.bool
@@ -1073,6 +1074,10 @@ class HeartbeatRequest(_message.Message):
     def refusing(self) -> _containers.RepeatedCompositeFieldContainer[Global___Refusal]:
         """nodes at whose address no process listens, as this one has found"""
 
+    @_builtins.property
+    def leaderless(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaEnd]:
+        """its replicas of partitions without a leader; 100 are kept"""
+
     def __init__(
         self,
         *,
@@ -1084,10 +1089,11 @@ class HeartbeatRequest(_message.Message):
         ready: _builtins.bool | None = ...,
         full: _builtins.bool = ...,
         refusing: _abc.Iterable[Global___Refusal] | None = ...,
+        leaderless: _abc.Iterable[Global___ReplicaEnd] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ready", b"_ready", "ready", b"ready"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ready", b"_ready", "broker_epoch", b"broker_epoch", "full", b"full", "leaving", b"leaving", "load", b"load", "node_id", b"node_id", "number", b"number", "ready", b"ready", "refusing", b"refusing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ready", b"_ready", "broker_epoch", b"broker_epoch", "full", b"full", "leaderless", b"leaderless", "leaving", b"leaving", "load", b"load", "node_id", b"node_id", "number", b"number", "ready", b"ready", "refusing", b"refusing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ready: _TypeAlias = _typing.Literal["ready"]  # noqa: Y015
     _WhichOneofArgType__ready: _TypeAlias = _typing.Literal["_ready", b"_ready"]  # noqa: Y015
@@ -1118,6 +1124,43 @@ class Refusal(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Refusal: _TypeAlias = Refusal  # noqa: Y015
+
+@_typing.final
+class ReplicaEnd(_message.Message):
+    """Where a replica ends on its disk, for who must choose among replicas that may have lost records."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.str
+    """32 hex digits"""
+    partition: _builtins.int
+    last_epoch: _builtins.int
+    """leader epoch of its last batch; -1: it has none"""
+    start: _builtins.int
+    """its first offset"""
+    end: _builtins.int
+    """offset behind its last record that is durable"""
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        last_epoch: _builtins.int = ...,
+        start: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "last_epoch", b"last_epoch", "partition", b"partition", "start", b"start", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaEnd: _TypeAlias = ReplicaEnd  # noqa: Y015
 
 @_typing.final
 class HeartbeatResponse(_message.Message):
@@ -1216,6 +1259,7 @@ class NodeLoad(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     FIGURES_FIELD_NUMBER: _builtins.int
     SILENT_S_FIELD_NUMBER: _builtins.int
+    LEADERLESS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     silent_s: _builtins.float
     """since that heartbeat"""
@@ -1223,16 +1267,21 @@ class NodeLoad(_message.Message):
     def figures(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """of its last heartbeat"""
 
+    @_builtins.property
+    def leaderless(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaEnd]:
+        """as it said"""
+
     def __init__(
         self,
         *,
         node_id: _builtins.str = ...,
         figures: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         silent_s: _builtins.float = ...,
+        leaderless: _abc.Iterable[Global___ReplicaEnd] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "node_id", b"node_id", "silent_s", b"silent_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "leaderless", b"leaderless", "node_id", b"node_id", "silent_s", b"silent_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

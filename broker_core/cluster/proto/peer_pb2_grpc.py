@@ -44,11 +44,6 @@ class PeerStub:
                 request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAppends.SerializeToString,
                 response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAnswers.FromString,
                 _registered_method=True)
-        self.Report = channel.unary_unary(
-                '/lakemq.peer.v1.Peer/Report',
-                request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReportRequest.SerializeToString,
-                response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReportResponse.FromString,
-                _registered_method=True)
         self.Read = channel.unary_unary(
                 '/lakemq.peer.v1.Peer/Read',
                 request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadRequest.SerializeToString,
@@ -74,13 +69,6 @@ class PeerServicer:
     def Append(self, request_iterator, context):
         """Batches for partitions that the callee leads, those of one turn of the loop together. Answers
         come when the acks are met, in any order.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Report(self, request, context):
-        """Where replicas of the callee end, for an election by an operator's word.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,11 +100,6 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Append,
                     request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAppends.FromString,
                     response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAnswers.SerializeToString,
-            ),
-            'Report': grpc.unary_unary_rpc_method_handler(
-                    servicer.Report,
-                    request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReportRequest.FromString,
-                    response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReportResponse.SerializeToString,
             ),
             'Read': grpc.unary_unary_rpc_method_handler(
                     servicer.Read,
@@ -183,33 +166,6 @@ class Peer:
             '/lakemq.peer.v1.Peer/Append',
             lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAppends.SerializeToString,
             lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAnswers.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Report(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/lakemq.peer.v1.Peer/Report',
-            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReportRequest.SerializeToString,
-            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReportResponse.FromString,
             options,
             channel_credentials,
             insecure,

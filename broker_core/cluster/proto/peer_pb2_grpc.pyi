@@ -46,8 +46,6 @@ class PeerStub:
     """Batches for partitions that the callee leads, those of one turn of the loop together. Answers
     come when the acks are met, in any order.
     """
-    Report: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ReportRequest, _peer_pb2.ReportResponse]
-    """Where replicas of the callee end, for an election by an operator's word."""
     Read: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ReadRequest, _peer_pb2.ReadResponse]
     """Committed batches of a replica of the callee, for a replica that is damaged there."""
     Administer: _grpc.UnaryUnaryMultiCallable[_peer_pb2.AdministerRequest, _peer_pb2.AdministerResponse]
@@ -62,8 +60,6 @@ class PeerAsyncStub(PeerStub):
     """Batches for partitions that the callee leads, those of one turn of the loop together. Answers
     come when the acks are met, in any order.
     """
-    Report: _aio.UnaryUnaryMultiCallable[_peer_pb2.ReportRequest, _peer_pb2.ReportResponse]  # type: ignore[assignment]
-    """Where replicas of the callee end, for an election by an operator's word."""
     Read: _aio.UnaryUnaryMultiCallable[_peer_pb2.ReadRequest, _peer_pb2.ReadResponse]  # type: ignore[assignment]
     """Committed batches of a replica of the callee, for a replica that is damaged there."""
     Administer: _aio.UnaryUnaryMultiCallable[_peer_pb2.AdministerRequest, _peer_pb2.AdministerResponse]  # type: ignore[assignment]
@@ -87,14 +83,6 @@ class PeerServicer(metaclass=_abc_1.ABCMeta):
         """Batches for partitions that the callee leads, those of one turn of the loop together. Answers
         come when the acks are met, in any order.
         """
-
-    @_abc_1.abstractmethod
-    def Report(
-        self,
-        request: _peer_pb2.ReportRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_peer_pb2.ReportResponse, _abc.Awaitable[_peer_pb2.ReportResponse]]:
-        """Where replicas of the callee end, for an election by an operator's word."""
 
     @_abc_1.abstractmethod
     def Read(

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 import grpc
 
 from lakemq.meta_service.api.convert import in_sync_message
-from lakemq.meta_service.api.messages import value_of
+from lakemq.meta_service.api.messages import message_of, value_of
 from lakemq.meta_service.api.remote.calls import Calls
 from lakemq.meta_service.api.remote.failures import error_of_failure
 from lakemq.meta_service.api.types import (
@@ -21,6 +21,7 @@ from lakemq.meta_service.api.types import (
     InSyncAnswer,
     InSyncChange,
     Rebalance,
+    ReplicaEnd,
     ReplicaMove,
 )
 from lakemq.meta_service.proto import meta_pb2 as pb
@@ -51,6 +52,8 @@ class HeartbeatReport(NamedTuple):
     """It can take no new replicas, nor leaderships that others can have."""
     refusing: Sequence[tuple[str, int]] = ()
     """(node id, broker epoch) of nodes at whose address no process listens, as it has found."""
+    leaderless: Sequence[ReplicaEnd] = ()
+    """Its replicas of partitions without a leader."""
 
 
 class HeartbeatAnswer(NamedTuple):
@@ -111,6 +114,7 @@ class ControlCalls(Calls):
                         pb.Refusal(node_id=each, broker_epoch=epoch)
                         for each, epoch in said.refusing
                     ],
+                    leaderless=[message_of(pb.ReplicaEnd, each) for each in said.leaderless],
                 )
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(period_s):

@@ -13,7 +13,8 @@ from lakemq.meta_service.api.errors import (
     NotFound,
     NotLeader,
 )
-from lakemq.meta_service.api.types import NodeRegistration
+from lakemq.meta_service.api.messages import message_of, value_of
+from lakemq.meta_service.api.types import LEADERLESS_MAX, NodeRegistration, ReplicaEnd
 from lakemq.meta_service.catalog.command_codec import Command
 from lakemq.meta_service.catalog.commands import (
     AllocateIds,
@@ -41,6 +42,7 @@ from lakemq.meta_service.server.service import Service, Shared, writes
 
 ADMISSION_S: Final = 0.4
 """Longest time that an answer to a heartbeat waits for the node to be let in."""
+_TOPIC_ID_DIGITS: Final = 32
 MOVES_AT_ONCE: Final = 20
 MOVES_SHOWN: Final = 10_000
 """Moves in one answer, so that it stays small."""
@@ -161,7 +163,12 @@ class ClusterService(Service, rpc.ClusterServicer):
 
     async def _answer(self, request: pb.HeartbeatRequest) -> str:
         ready = request.ready if request.HasField("ready") else True
-        report = NodeReport(dict(request.load), ready and not request.leaving, request.full)
+        ends = tuple(
+            value_of(ReplicaEnd, each)
+            for each in request.leaderless[:LEADERLESS_MAX]
+            if len(each.topic_id) == _TOPIC_ID_DIGITS
+        )
+        report = NodeReport(dict(request.load), ready and not request.leaving, request.full, ends)
         node = self.heartbeat(request.node_id, request.broker_epoch, report)
         for refusal in request.refusing:
             self._processes.refused(
@@ -210,7 +217,14 @@ class ClusterService(Service, rpc.ClusterServicer):
         detector, now_s = self._controller.failure_detector, self._now_s()
         return pb.LoadsResponse(
             nodes=[
-                pb.NodeLoad(node_id=name, figures=load, silent_s=detector.silent_s(name, now_s))
+                pb.NodeLoad(
+                    node_id=name,
+                    figures=load,
+                    silent_s=detector.silent_s(name, now_s),
+                    leaderless=[
+                        message_of(pb.ReplicaEnd, each) for each in detector.leaderless(name)
+                    ],
+                )
                 for name, load in sorted(detector.loads().items())
             ],
             nodes_wanted=advice.nodes_wanted,

@@ -6,7 +6,6 @@ Method: real processes, and bytes that are changed in their files.
 
 from __future__ import annotations
 
-import asyncio
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.types import TopicDescription
 from lakemq.testing import Cluster, History
 from tests.support.cluster.load import until
+from tests.support.cluster.topics import ask, until_in_sync
 from tests.support.node.node import unique
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
@@ -47,27 +47,21 @@ def cluster(running: Cluster) -> Iterator[Cluster]:
 
 
 def described(cluster: Cluster, name: str) -> TopicDescription:
-    async def ask() -> TopicDescription:
-        client = RemoteClient(cluster.meta, attempt_s=0.5, timeout_s=30)
-        try:
-            return next(each for each in (await client.topics())[1] if each.name == name)
-        finally:
-            await client.close()
+    async def find(client: RemoteClient) -> TopicDescription:
+        return next(each for each in (await client.topics())[1] if each.name == name)
 
-    return asyncio.run(ask())
+    return ask(cluster, find)
 
 
 def made(cluster: Cluster, prefix: str, replicas: int = 3) -> TopicDescription:
     """A topic of one partition, its records in sealed segments of 4 KiB and an active one."""
     name = unique(prefix)
 
-    async def create() -> None:
-        client = RemoteClient(cluster.meta, timeout_s=30)
+    async def create(client: RemoteClient) -> None:
         config = {"segment_max_bytes": 4096}
         await client.create_topic(name, 1, config, replication=replicas, min_in_sync=replicas - 1)
-        await client.close()
 
-    asyncio.run(create())
+    ask(cluster, create)
     with cluster.client() as client:
         until(lambda: name in {topic.name for topic in client.topics()})
         fill(cluster, client, name)
@@ -78,13 +72,6 @@ def made(cluster: Cluster, prefix: str, replicas: int = 3) -> TopicDescription:
 def fill(cluster: Cluster, client: lakemq.SyncClient, name: str, first: int = 0) -> None:
     for number in range(first, first + RECORDS):
         cluster.send(client, name, b"%d " % number + b"x" * VALUE_BYTES)
-
-
-def until_in_sync(cluster: Cluster, name: str, members: int = 3) -> None:
-    until(
-        lambda: len(described(cluster, name).partitions[0].in_sync) == members,
-        what=f"{members} replicas in sync",
-    )
 
 
 def folder(cluster: Cluster, node: str, topic: TopicDescription) -> Path:
@@ -173,17 +160,15 @@ def test_a_replica_that_moved_away_while_its_node_was_down_goes(cluster: Cluster
     assert stays is not None
     cluster.kill(goes)
 
-    async def move() -> None:
-        client = RemoteClient(cluster.meta, timeout_s=30)
+    async def move(client: RemoteClient) -> None:
         begun = 0
         while not begun:  # The epoch changes when the dead node leaves the in-sync set.
             _, topics = await client.topics()
             found = next(each for each in topics if each.name == topic.name).partitions[0]
             target = [(topic.name, 0, found.partition_epoch, (stays, comes))]
             begun = len(await client.move(target))
-        await client.close()
 
-    asyncio.run(move())
+    ask(cluster, move)
     until(lambda: set(described(cluster, topic.name).partitions[0].replicas) == {stays, comes})
     path = folder(cluster, goes, topic)
     assert segments(path)

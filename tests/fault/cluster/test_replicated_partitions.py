@@ -15,8 +15,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from typer.testing import CliRunner
 
 import lakemq
+from lakemq.cli.main import app
 from lakemq.testing import Cluster, History
 from tests.support.cluster.load import Load, MqttLoad, until
 from tests.support.cluster.topics import leader, made, partitions, until_in_sync
@@ -149,6 +151,33 @@ def test_a_follower_cut_off_leaves_and_comes_back(cluster: Cluster) -> None:
     print(f"came back after {until_in_sync(cluster, topic):.1f} s")
     load.stop()
     cluster.assert_no_loss()
+
+
+def test_an_operator_lets_a_replica_lead_that_lacks_records(cluster: Cluster) -> None:
+    topic = made(cluster, unique("unclean"), 1, replication=2, min_in_sync=1)
+    (partition,) = partitions(cluster, topic)
+    leads = partition.leader
+    (behind,) = set(partition.replicas) - {leads}
+    assert leads is not None
+    with cluster.client() as client:
+        for number in range(10):
+            client.send(topic, b"%d" % number)
+        cluster.kill(behind)
+        until_in_sync(cluster, topic, 1)
+        for number in range(5):
+            client.send(topic, b"lost %d" % number)
+    assert cluster.terminate(leads) == 0
+    cluster.start_node(behind)
+    until(lambda: partitions(cluster, topic)[0].leader is None)
+    (other,) = set(cluster.names) - {leads, behind}
+    place = f"{topic}/0"
+    command = ["partition", "elect", place, "--unclean", "-a", cluster.address(other, "meta")]
+    said = CliRunner().invoke(app, command, input=f"{place}\n")
+    assert said.exit_code == 0, said.output
+    assert f"{behind} has offsets 0..9, the last of leader epoch" in said.output
+    assert f"With {behind} as its leader it goes on at offset 10" in said.output
+    ((_, stored),) = cluster.stored(topic).items()
+    assert [seen.value for seen in stored] == [b"%d" % number for number in range(10)]
 
 
 @long_run

@@ -175,7 +175,7 @@ async def test_a_caller_is_refused_before_anything_of_it_is_read() -> None:
     leader, node = Node("n1", cluster), Node("n2", cluster)
     leader.serve = lambda server: (
         server.serve_followers(leader._lead),
-        server.serve_call("Report", never),
+        server.serve_call("Read", never),
     )
     async with running(leader, node):
         cases: list[tuple[tuple[tuple[str, str], ...], str]] = [
@@ -192,7 +192,7 @@ async def test_a_caller_is_refused_before_anything_of_it_is_read() -> None:
                 assert await call.code() is not grpc.StatusCode.OK
                 assert reason in await call.details()
                 # Of a single request gRPC would take all, were it not read as a stream.
-                call = channel.stream_stream(SERVICE + "Report")(metadata=metadata)
+                call = channel.stream_stream(SERVICE + "Read")(metadata=metadata)
                 async with asyncio.timeout(10):
                     assert reason in await call.details()
             unknown = channel.stream_stream(SERVICE + "Channel")(metadata=node.identity.metadata())
@@ -232,9 +232,9 @@ async def test_a_node_may_have_a_few_streams_only() -> None:
             await asyncio.Event().wait()
             return b""
 
-        leader.server.serve_call("Report", wait)
+        leader.server.serve_call("Read", wait)
         calls = [
-            asyncio.ensure_future(node.peers.call("n1", "Report", b"x"))
+            asyncio.ensure_future(node.peers.call("n1", "Read", b"x"))
             for _ in range(STREAMS_PER_PEER_MAX)
         ]
         await until(lambda: leader.server._open["n2"] == STREAMS_PER_PEER_MAX)
@@ -373,14 +373,14 @@ async def test_calls_answer_and_report_why_not() -> None:
             raise Unavailable("not now")
         return peer.node_id.encode() + request
 
-    leader.serve = lambda server: server.serve_call("Report", answer)
+    leader.serve = lambda server: server.serve_call("Read", answer)
     async with running(leader, node):
         with pytest.raises(Unavailable, match="has not registered"):
-            await node.peers.call("n1", "Report", b"x")
+            await node.peers.call("n1", "Read", b"x")
         node.epoch = 1
-        assert await node.peers.call("n1", "Report", b"x") == b"n2x"
+        assert await node.peers.call("n1", "Read", b"x") == b"n2x"
         with pytest.raises(Unavailable, match="not now"):
-            await node.peers.call("n1", "Report", b"")
+            await node.peers.call("n1", "Read", b"")
 
 
 async def test_a_name_is_not_spoken_for_by_who_took_its_address() -> None:
@@ -389,8 +389,8 @@ async def test_a_name_is_not_spoken_for_by_who_took_its_address() -> None:
     async with running(node, other):
         leader.port = other.port
         with pytest.raises(LakeMQError, match="at the address of 'n1', node 'n3'"):
-            other.server.serve_call("Report", _echo)
-            await node.peers.call("n1", "Report", b"x")
+            other.server.serve_call("Read", _echo)
+            await node.peers.call("n1", "Read", b"x")
 
 
 async def _echo(peer: Peer, request: bytes) -> bytes:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from lakemq.cli import partition_commands
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.settings import MetaSettings
-from lakemq.meta_service.api.types import PartitionDescription
+from lakemq.meta_service.api.types import PartitionDescription, ReplicaEnd
 from lakemq.meta_service.control import mover
 from lakemq.meta_service.server.member import MetaMember
 from tests.support.meta.brokers import alive, command, true
@@ -108,6 +109,36 @@ async def test_an_unclean_election_needs_the_name_typed_in(
         assert (after.leader, after.in_sync) == ("b", ("b",))
         assert f"t/0 is led by b in leader epoch {after.leader_epoch}" in done.output
         assert "unclean election: t/0 is led by b" in caplog.text
+
+
+async def test_the_replica_with_the_most_records_leads(
+    member: MetaMember, client: RemoteClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_commands, "_LOOK_S", 0.05)
+    ends: dict[str, list[ReplicaEnd]] = {}
+    async with AsyncExitStack() as rest:
+        async with alive(client, "a", catching_up=False):
+            topic = await client.create_topic("t", 1, {})
+            await client.alter_topic("t", replication=4)
+            others = alive(client, "b", "c", "d", catching_up=False, ends=ends)
+            await rest.enter_async_context(others)
+            await true(lambda: _has_replicas(client, 4))
+        epochs = {node.node_id: node.broker_epoch for node in await client.nodes()}
+        await client.leave("a", epochs["a"])
+        await true(lambda: _is_leaderless(client))
+        place = topic.topic_id, 0
+        ends["b"] = [ReplicaEnd("f" * 32, 0, 9, 0, 999), ReplicaEnd(*place, 3, 0, 100)]
+        ends["c"] = [ReplicaEnd(*place, 4, 5, 90)]
+        silent = await command(member, "partition", "elect", "t/0", "--unclean")
+        assert (silent.exit_code, "d did not say what it has of t/0" in silent.output) == (1, True)
+        ends["d"] = [ReplicaEnd(*place, 4, 5, 80)]
+        done = await command(member, "partition", "elect", "t/0", "--unclean", typed="t/0\n")
+        assert done.exit_code == 0, done.output
+        assert "b has offsets 0..99, the last of leader epoch 3\n" in done.output
+        assert "c has offsets 5..89, the last of leader epoch 4\n" in done.output
+        assert "With c as its leader it goes on at offset 90" in done.output
+        after = await partition(client)
+        assert (after.leader, after.in_sync) == ("c", ("c",))
 
 
 async def _has_replicas(client: RemoteClient, count: int) -> bool:

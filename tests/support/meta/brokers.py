@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from typer.testing import CliRunner, Result
 
 from lakemq.cli.main import app
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.remote.control_calls import HeartbeatReport
-from lakemq.meta_service.api.types import InSyncChange, NodeRegistration
+from lakemq.meta_service.api.types import InSyncChange, NodeRegistration, ReplicaEnd
 from lakemq.meta_service.server.member import MetaMember
 
 
@@ -46,15 +47,22 @@ async def catch_up(client: RemoteClient) -> None:
 
 @contextlib.asynccontextmanager
 async def alive(
-    client: RemoteClient, *names: str, catching_up: bool = True, **load: float
+    client: RemoteClient,
+    *names: str,
+    catching_up: bool = True,
+    ends: Mapping[str, Sequence[ReplicaEnd]] = MappingProxyType({}),
+    **load: float,
 ) -> AsyncIterator[None]:
     """Nodes that send heartbeats with these figures, and whose replicas catch up, until the block
-    ends."""
+    ends. `ends`: what each says of its replicas without a leader."""
 
     async def beat(name: str) -> None:
         node = await client.register_node(NodeRegistration(name, {}, heartbeats=True))
         async for _ in client.heartbeats(
-            name, node.broker_epoch, lambda _: HeartbeatReport(load), period_s=0.1
+            name,
+            node.broker_epoch,
+            lambda _: HeartbeatReport(load, leaderless=ends.get(name, ())),
+            period_s=0.1,
         ):
             pass
 

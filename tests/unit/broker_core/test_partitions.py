@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from lakemq.broker_core.api.errors import NotLeader, StaleEpoch, UnknownPartition, UnknownTopic
+from lakemq.broker_core.api.records.batch import encode
 from lakemq.broker_core.api.types import (
     Acks,
+    Columns,
     Disowned,
     Leadership,
     PartitionStatus,
@@ -23,6 +25,7 @@ from lakemq.broker_core.api.types import (
 from lakemq.broker_core.partitions import Partitions
 from lakemq.broker_core.replication.assignments import Assignments
 from lakemq.broker_core.replication.lease import Lease
+from lakemq.meta_service.api.types import ReplicaEnd
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
 from lakemq.testing.storage import append, batch_of
@@ -403,3 +406,23 @@ async def test_what_moved_away_while_the_node_was_down_is_deleted(
     assignments.activated()
     await partitions.delete_moved_away()
     assert storage.deleted == ["a/0"]
+
+
+async def test_where_replicas_without_a_leader_end_is_told(
+    tmp_path: Path, assignments: Assignments
+) -> None:
+    storage = JournalStorage(tmp_path, JournalSettings(free_min_bytes=0))
+    await storage.start()
+    partitions = Partitions("me", storage, assignments)
+    nobody = Leadership(None, 4, ("other", "me"), (), 1, ("other",))
+    led = Leadership("other", 4, ("other", "me"), ("other",), 1)
+    await partitions.assign(topic(nobody, led, nobody, NOBODY))
+    for number in (0, 1):
+        log: Any = partitions.replica("t", number)
+        await log.append_replica(encode(Columns([b"a", b"b"]), now_ms=1, leader_epoch=2))
+    assert partitions.leaderless() == [
+        ReplicaEnd("a" * 32, 0, 2, 0, 2), ReplicaEnd("a" * 32, 2, -1, 0, 0)
+    ]  # fmt: skip
+    await partitions.assign(topic(led, led, led, NOBODY))
+    assert partitions.leaderless() == []
+    await storage.stop()
