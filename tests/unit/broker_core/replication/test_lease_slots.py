@@ -9,6 +9,7 @@ from lakemq.broker_core.replication import slots
 from lakemq.broker_core.replication.lease import Lease
 from lakemq.broker_core.replication.slots import FollowerSlots, LeaderSlots, SlotKey
 from lakemq.broker_core.replication.types import Ask
+from lakemq.meta_service.control.failure_detector import HEARTBEAT_TIMEOUT_S
 
 
 def test_a_lease_counts_from_the_sending_of_what_was_answered() -> None:
@@ -99,3 +100,12 @@ def test_the_leader_checks_numbers_and_their_count(monkeypatch: pytest.MonkeyPat
     mine.open(SlotKey("t", 1, 3))
     with pytest.raises(ValueError, match="is the most"):
         mine.open(SlotKey("t", 2, 3))
+
+
+def test_a_lease_ends_before_another_node_is_elected() -> None:
+    """It counts from when a heartbeat leaves, the controller's time from when it comes."""
+    lease = Lease()
+    lease.sent(1, 10.0)
+    lease.answered(1)
+    assert lease.held(10.0 + HEARTBEAT_TIMEOUT_S - 0.1)
+    assert not lease.held(10.0 + HEARTBEAT_TIMEOUT_S)
