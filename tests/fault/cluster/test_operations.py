@@ -345,3 +345,32 @@ def test_a_dead_node_is_decommissioned(cluster: Running) -> None:
     load.stop()
     cluster.assert_no_loss()
     shutil.rmtree(cluster.nodes[ADDED].data_dir)
+
+
+@long_run
+def test_a_dead_node_is_replaced_after_a_while(tmp_path: Path) -> None:
+    """A cluster of its own: in the other one, nodes are down for longer than that."""
+    config = "[meta]\nreplace_after_s = 3.0\n"
+    with Cluster(tmp_path / "replaced", 4, config=config, links=False) as cluster:
+        topic = made(cluster, "replaced", 4)
+        load = Load(cluster, topic)
+        load.start()
+        load.until_acked(100)
+        name = next(
+            each.replicas[1] for each in partitions(cluster, topic) if ADDED in each.replicas
+        )
+        began = time.monotonic()
+        cluster.kill(name)
+        until(lambda: not any(name in each.replicas for each in partitions(cluster, topic)))
+        took_s = time.monotonic() - began
+        assert took_s > 3
+        until_in_sync(cluster, topic)
+        load.until_acked(100)
+        # It comes back with what it had, and keeps none of it.
+        cluster.start_node(name)
+        until(lambda: nodes(cluster)[name].state == "active")
+        load.until_acked(100)
+        load.stop()
+        cluster.assert_no_loss()
+        assert not any(name in each.replicas for each in partitions(cluster, topic))
+        print(f"replaced after {took_s:.1f} s")
