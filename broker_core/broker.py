@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lakemq.broker_core.access import Access
+from lakemq.broker_core.administration.audit_log import TopicAuditLog
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import (
     AppendTarget,
@@ -86,9 +87,10 @@ class CoreBroker:
         network: PeerNetwork,
         control: ControlCalls,
         cluster_settings: ClusterSettings,
+        audit_retention_ms: int | None = None,
     ) -> None:
-        self.node_id = node_id
-        self.cluster_id = cluster_id
+        self.node_id, self.cluster_id = node_id, cluster_id
+        self.audit = TopicAuditLog(self, audit_retention_ms, now_ms)
         self._meta = meta
         self._access = access
         self._plugins = tuple(plugins)

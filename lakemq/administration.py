@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import BaseModel
 
-from lakemq.broker_core.administration.audit_log import NoAuditLog, TopicAuditLog
+from lakemq.broker_core.administration.audit_log import NoAuditLog
 from lakemq.broker_core.administration.operations import Operations
 from lakemq.broker_core.api.administration.audit import AuditLog
 from lakemq.broker_core.api.administration.node import AnswerPeer, CatalogAccess, PluginState
@@ -45,7 +45,6 @@ class NodeAdministration:
         addresses: Callable[[], Mapping[str, str]],
         listeners: Sequence[Listener],
         now_ms: Callable[[], int],
-        audit_retention_ms: int | None,
     ) -> None:
         """`listeners`: those that have started, which grow meanwhile."""
         self.node_id = node_id
@@ -65,7 +64,7 @@ class NodeAdministration:
         self._listeners = listeners
         self._administering = Administering()
         if broker is not None:
-            self.audit = TopicAuditLog(broker, audit_retention_ms, now_ms)
+            self.audit = broker.audit
             broker.network.server.serve_call(METHOD, self._administering.answer)
 
     def routes(self) -> Sequence[AnyRoute]:

@@ -283,6 +283,7 @@ class Node:
             network=network,
             control=self._member.control(),
             cluster_settings=self.config.cluster,
+            audit_retention_ms=self.config.security.audit_retention(),
             now_ms=self._now_ms,
             plugins=[
                 PluginInfo(each.name, each.version, each.distribution, each.enabled, each.hooks)
@@ -321,7 +322,6 @@ class Node:
             addresses=self.addresses,
             listeners=self.listeners,
             now_ms=self._now_ms,
-            audit_retention_ms=self.config.security.audit_retention(),
         )
 
     def _admin_listeners(self) -> list[tuple[LoadedPlugin, Listener]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -18,6 +19,8 @@ _log = logging.getLogger(__name__)
 RECORD_MAX_BYTES: Final = 64 * 1024
 """What a change says of itself is left out where it would take more."""
 _READ_BYTES: Final = 1024 * 1024
+_STRIDE: Final = 100
+"""Batches that are read before others have their turn."""
 _NOTED: Final = ("request", "before", "after")
 
 
@@ -55,23 +58,26 @@ class TopicAuditLog:
             await self._broker.alter_topic(AUDIT_TOPIC, config={"retention_ms": self._retention_ms})
         self._ready = True
 
-    async def newest(self, count: int, before_offset: int | None) -> Sequence[AuditEntry]:
-        """At most `count` entries below an offset, the newest first."""
+    async def newest(self, count: int, before_ms: int | None = None) -> Sequence[AuditEntry]:
+        """At most `count` entries older than a time (None: of all), the newest first."""
         if self._topic.info is None:
             return []
         log = self._topic.log()
-        end = log.high_watermark if before_offset is None else before_offset
-        end = min(max(end, log.log_start_offset), log.high_watermark)
+        end = log.high_watermark
+        if before_ms is not None:
+            end = min(end, await log.offset_for_timestamp(before_ms))
         start = max(log.log_start_offset, end - count)
         found: list[AuditEntry] = []
+        read = 0
         async for batch in committed_batches(log, AUDIT_TOPIC, 0, start, end, _READ_BYTES):
             opened = open_batch(batch)
-            if opened is None:
-                continue
-            for offset, value in zip(opened.offsets(), opened.values(), strict=True):
-                if start <= offset < end and value is not None:
-                    entry = _decoded(offset, value)
-                    found += [] if entry is None else [entry]
+            if opened is not None:
+                rows = zip(opened.offsets(), opened.values(), strict=True)
+                entries = [_decoded(at, value) for at, value in rows if value and start <= at < end]
+                found += [each for each in entries if each is not None]
+            read += 1
+            if read % _STRIDE == 0:
+                await asyncio.sleep(0)
         return found[::-1]
 
 
@@ -85,7 +91,7 @@ class NoAuditLog:
             change.context.peer_host, change.outcome,
         )  # fmt: skip
 
-    async def newest(self, count: int, before_offset: int | None) -> Sequence[AuditEntry]:
+    async def newest(self, count: int, before_ms: int | None = None) -> Sequence[AuditEntry]:
         """None."""
         return []
 

@@ -13,9 +13,9 @@ from lakemq.broker_core.administration.partition_changes import (
     PartitionNow,
     changed,
     check_move,
-    unclean_leader,
 )
 from lakemq.broker_core.administration.reports import node_reports
+from lakemq.broker_core.administration.unclean import unclean_leader
 from lakemq.broker_core.api.access import AccessContext, Operation, Principal, Resource, Rule
 from lakemq.broker_core.api.administration.operations import (
     NodeReport,
@@ -151,7 +151,13 @@ class Operations:
         check_partition(info, partition)
         held = leadership(info, partition)
         return PartitionNow(
-            topic, partition, held.leader, held.replicas, held.partition_epoch, info.replication
+            topic,
+            partition,
+            info.topic_id,
+            held.leader,
+            held.replicas,
+            held.partition_epoch,
+            info.replication,
         )
 
     async def move(
@@ -189,8 +195,7 @@ class Operations:
         """Raises UnknownTopic, UnknownPartition, InvalidRequest, Conflict."""
         found = self._now(topic, partition)
         with _translated(UnknownPartition):
-            states = {each.node_id: each.state for each in await self._control.nodes()}
-            node = unclean_leader(found, states, to)
+            node, _ = await unclean_leader(self._control, found, to)
             if dry_run:
                 return node, 0
             epoch = await self._control.elect_unclean(

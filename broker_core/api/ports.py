@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from opentelemetry.metrics import Meter
 
+from lakemq.broker_core.api.administration.audit import AuditLog
 from lakemq.broker_core.api.administration.routes import Administered as Administered
 from lakemq.broker_core.api.administration.routes import AdminListing as AdminListing
 from lakemq.broker_core.api.administration.routes import AdminRequest as AdminRequest
@@ -290,6 +291,10 @@ class Broker(Protocol):
 
     node_id: str
     cluster_id: str
+
+    @property
+    def audit(self) -> AuditLog:
+        """What operators changed; protocols by which they do note it there."""
 
     def topics(self) -> Sequence[TopicInfo]:
         """All topics of the catalog."""

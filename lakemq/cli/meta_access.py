@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from lakemq.broker_core.api.command_line import MetaOptions, fail
+from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.meta_service.api.errors import MetaError, StartupFailed
 from lakemq.meta_service.api.settings import MetaSettings
 
@@ -34,6 +35,8 @@ def ask_meta(members: MetaOptions, ask: Callable[[RemoteClient], Awaitable[T]]) 
 
     try:
         return asyncio.run(asked())
+    except LakeMQError as error:
+        fail(error)
     except (MetaError, StartupFailed, OSError) as error:
         fail(f"MetaService at {', '.join(members.address)}: {error}")
 

@@ -7,10 +7,12 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from lakemq.broker_core.administration.reports import node_reports
 from lakemq.broker_core.api.command_line import (
     AsJson,
     MetaOptions,
@@ -83,24 +85,7 @@ def _listed(
     partitions = [partition for topic in topics for partition in topic.partitions]
     held = Counter(node for partition in partitions for node in partition.replicas)
     led = Counter(partition.leader for partition in partitions)
-    found = []
-    for each in nodes:
-        load = loads.get(each.node_id)
-        found.append(
-            {
-                "node": each.node_id,
-                "state": each.state,
-                "rack": each.rack,
-                "leads": led[each.node_id],
-                "replicas": held[each.node_id],
-                "figures": dict(load.figures) if load else {},
-                "silent_s": load.silent_s if load else None,
-                "version": each.version,
-                "broker_epoch": each.broker_epoch,
-                "addresses": dict(each.addresses),
-            }
-        )
-    return found
+    return [asdict(each) for each in node_reports(nodes, loads, led, held)]
 
 
 def _shown(value: float | None, form: str, unit: str = "") -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from lakemq.broker_core.administration.partition_changes import (
+    PartitionNow,
+    changed,
+    check_move,
+)
+from lakemq.broker_core.administration.unclean import unclean_leader
 from lakemq.broker_core.api.command_line import (
     AsJson,
     MetaOptions,
@@ -17,7 +22,7 @@ from lakemq.broker_core.api.command_line import (
     print_table,
 )
 from lakemq.cli.meta_access import ask_meta
-from lakemq.meta_service.api.errors import CompareFailed, InvalidArgument, NotFound
+from lakemq.meta_service.api.errors import CompareFailed, NotFound
 from lakemq.meta_service.api.partition_health import (
     LEADERLESS,
     MOVING,
@@ -25,14 +30,10 @@ from lakemq.meta_service.api.partition_health import (
     UNDER_REPLICATED,
     lacks,
 )
-from lakemq.meta_service.api.types import PartitionDescription, ReplicaEnd, TopicDescription
+from lakemq.meta_service.api.types import ReplicaEnd, TopicDescription
 
 if TYPE_CHECKING:
     from lakemq.meta_service.api.remote.client import RemoteClient
-
-_LOOKS: Final = 10
-_LOOK_S: Final = 0.2
-"""Nodes say twice a second what they have of partitions without a leader."""
 
 partition = typer.Typer(no_args_is_help=True, help="Partitions: list, move, elect a leader.")
 
@@ -147,17 +148,12 @@ def move(
     ones go when all new ones are in sync; `partition list --moving` shows it until then."""
     target = tuple(name for name in to.split(",") if name)
 
-    async def ask(client: RemoteClient) -> PartitionDescription:
-        topic, found = await _described(client, place)
-        if topic.replication not in (0, len(target)):
-            raise InvalidArgument(
-                f"topic {topic.name!r} wants {topic.replication} replicas, not {len(target)}: name "
-                f"as many nodes, or alter it: lakemq topic alter {topic.name} --replicas "
-                f"{len(target)}"
-            )
-        begun = await client.move([(topic.name, found.partition, found.partition_epoch, target)])
+    async def ask(client: RemoteClient) -> PartitionNow:
+        found = await _described(client, place)
+        check_move(found, target)
+        begun = await client.move([(*place, found.partition_epoch, target)])
         if not begun:
-            raise CompareFailed(f"{place} has just changed: repeat the command")
+            raise CompareFailed(changed(found))
         return found
 
     before = ask_meta(members, ask)
@@ -215,60 +211,21 @@ def elect(
 
 
 async def _elect(client: RemoteClient, place: Place) -> str | None:
-    await client.elect_preferred(place.topic, place.number)
-    return (await _described(client, place))[1].leader
+    await client.elect_preferred(*place)
+    return (await _described(client, place)).leader
 
 
 async def _candidate(
     client: RemoteClient, place: Place, to: str
-) -> tuple[PartitionDescription, str, dict[str, ReplicaEnd]]:
-    """(the partition, the replica that shall lead it, where replicas end). Raises InvalidArgument,
+) -> tuple[PartitionNow, str, dict[str, ReplicaEnd]]:
+    """(the partition, the replica that shall lead it, where replicas end). Raises InvalidRequest,
     NotFound."""
-    topic, found = await _described(client, place)
-    if found.leader is not None:
-        raise InvalidArgument(f"{place} is led by {found.leader}: nothing to elect")
-    states = {node.node_id: node.state for node in await client.nodes()}
-    alive = [node for node in found.replicas if states.get(node) == "active"]
-    if not alive or (to and to not in alive):
-        shown = ", ".join(f"{node} {states.get(node, 'gone')}" for node in found.replicas)
-        raise InvalidArgument(f"no such replica of {place} is active: {shown}")
-    ends = await _ends(client, topic.topic_id, place.number, alive)
-    silent = [node for node in alive if node not in ends]
-    if len(alive) > 1 and silent and not to:
-        raise InvalidArgument(
-            f"{', '.join(silent)} did not say what it has of {place}: repeat the command, or say "
-            "with --to which replica leads. The one with the most records loses the least: see "
-            "`lakemq journal stats` of each"
-        )
-    # As replicas compare their logs: a later epoch has seen more than a longer log of an older one.
-    most = max(alive, key=lambda node: _order(ends.get(node)))
-    return found, to or most, ends
+    found = await _described(client, place)
+    node, ends = await unclean_leader(client, found, to)
+    return found, node, ends
 
 
-def _order(end: ReplicaEnd | None) -> tuple[int, int]:
-    return (-1, -1) if end is None else (end.last_epoch, end.end)
-
-
-async def _ends(
-    client: RemoteClient, topic_id: str, number: int, nodes: Sequence[str]
-) -> dict[str, ReplicaEnd]:
-    """What heartbeats said of replicas of the partition, by node; waits for all of `nodes`, not for
-    long."""
-    ends: dict[str, ReplicaEnd] = {}
-    for _ in range(_LOOKS):
-        for node in (await client.loads()).nodes:
-            for end in node.leaderless:
-                if (end.topic_id, end.partition) == (topic_id, number) and node.node_id in nodes:
-                    ends[node.node_id] = end
-        if len(ends) == len(nodes):
-            break
-        await asyncio.sleep(_LOOK_S)
-    return ends
-
-
-async def _described(
-    client: RemoteClient, place: Place
-) -> tuple[TopicDescription, PartitionDescription]:
+async def _described(client: RemoteClient, place: Place) -> PartitionNow:
     """Raises NotFound."""
     _, topics = await client.topics()
     topic = next((each for each in topics if each.name == place.topic), None)
@@ -276,7 +233,10 @@ async def _described(
         raise NotFound(f"topic {place.topic!r} does not exist")
     if place.number >= len(topic.partitions):
         raise NotFound(f"topic {topic.name!r} has no partition {place.number}")
-    return topic, topic.partitions[place.number]
+    held = topic.partitions[place.number]
+    return PartitionNow(
+        *place, topic.topic_id, held.leader, held.replicas, held.partition_epoch, topic.replication
+    )
 
 
 def _nodes(names: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakemq.broker_core.api.administration.node import AdministeredNode
 from lakemq.broker_core.api.hooks import hookimpl
-from lakemq.broker_core.api.ports import Listener, PluginContext
+from lakemq.broker_core.api.ports import Commands, Listener, PluginContext
 from lakemq.broker_core.api.settings import PluginSettings
 from lakemq.plugins.admin.config import AdminSettings
 
@@ -23,3 +23,11 @@ def register_admin(context: PluginContext, node: AdministeredNode) -> Listener:
 
     assert isinstance(context.settings, AdminSettings)
     return AdminListener(node, context.settings)
+
+
+@hookimpl
+def register_commands() -> Commands:
+    """`lakemq audit`."""
+    from lakemq.plugins.admin.cli import audit
+
+    return [("audit", audit)]

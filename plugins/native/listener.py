@@ -139,7 +139,7 @@ class NativeListener:
                 ("grpc.keepalive_permit_without_calls", 1),
             ]
         )
-        services = Services(server, self._entrance)
+        services = Services(server, self._entrance, self._broker)
         services.add(self._service, add_NativeServicer_to_server)
         services.add(self._admin, add_AdminServicer_to_server)
         services.add(self._transactions, add_TransactionsServicer_to_server)

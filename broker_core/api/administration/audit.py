@@ -62,5 +62,5 @@ class AuditLog(Protocol):
         """Keep a change: on disk when it returns. Never raises; what can't be kept is logged and
         counted, since the change has been made."""
 
-    async def newest(self, count: int, before_offset: int | None) -> Sequence[AuditEntry]:
-        """At most `count` entries below an offset (None: the end), the newest first."""
+    async def newest(self, count: int, before_ms: int | None = None) -> Sequence[AuditEntry]:
+        """At most `count` entries older than a time (None: of all), the newest first."""

@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 from lakemq.broker_core.api.administration.node import AdministeredNode
 from lakemq.broker_core.api.administration.routes import AnyRoute
+from lakemq.plugins.admin.resources.access import AccessRoutes
+from lakemq.plugins.admin.resources.audit import AuditRoutes
 from lakemq.plugins.admin.resources.cluster import ClusterRoutes
 from lakemq.plugins.admin.resources.nodes import NodeRoutes
 from lakemq.plugins.admin.resources.partitions import PartitionRoutes
+from lakemq.plugins.admin.resources.pending import PendingRoutes
+from lakemq.plugins.admin.resources.records import RecordRoutes
+from lakemq.plugins.admin.resources.schemas import SchemaRoutes
 from lakemq.plugins.admin.resources.topics import TopicRoutes
 
 
@@ -19,4 +24,9 @@ def resources(node: AdministeredNode, body_max_bytes: int) -> Sequence[AnyRoute]
         *NodeRoutes(node).routes(),
         *TopicRoutes(node).routes(),
         *PartitionRoutes(node).routes(),
+        *RecordRoutes(node, body_max_bytes).routes(),
+        *SchemaRoutes(node).routes(),
+        *PendingRoutes(node).routes(),
+        *AccessRoutes(node).routes(),
+        *AuditRoutes(node).routes(),
     ]

@@ -16,6 +16,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
+from lakemq.broker_core.api.ports import Broker
+from lakemq.plugins.native.server.audit import CHANGES, ChangeOf, audited
 from lakemq.plugins.native.server.authentication import Context, Entrance
 from lakemq.plugins.native.server.convert import status_of, trailers_of
 
@@ -56,9 +58,11 @@ class Services:
     has authenticated, get well-formed messages, and raise `LakeMQError`s: every error ends its call
     here with its status, code and message."""
 
-    def __init__(self, server: grpc.aio.Server, entrance: Entrance) -> None:
+    def __init__(self, server: grpc.aio.Server, entrance: Entrance, broker: Broker) -> None:
+        """`broker`: whose audit log notes what operators change."""
         self._server = server
         self._entrance = entrance
+        self._broker = broker
 
     def add(self, servicer: Any, register: Callable[[Any, Any], None]) -> None:
         """`register`: the generated function `add_...Servicer_to_server`."""
@@ -83,11 +87,13 @@ class Services:
                 self._stream(behavior), reads, _writer(writes)
             )
         return grpc.stream_unary_rpc_method_handler(
-            self._answer(handler.unary_unary), reads, writes
+            self._answer(handler.unary_unary, CHANGES.get(name)), reads, writes
         )
 
-    def _answer(self, behavior: Any) -> Any:
+    def _answer(self, behavior: Any, change: ChangeOf | None) -> Any:
         entrance = self._entrance
+        if change is not None:
+            behavior = audited(self._broker, change, behavior)
 
         async def answer(requests: AsyncIterator[Any], context: Context) -> Any:
             try:

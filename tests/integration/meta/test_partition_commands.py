@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lakemq.cli import partition_commands
+from lakemq.broker_core.administration import unclean
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import PartitionDescription, ReplicaEnd
@@ -114,7 +114,7 @@ async def test_an_unclean_election_needs_the_name_typed_in(
 async def test_the_replica_with_the_most_records_leads(
     member: MetaMember, client: RemoteClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_commands, "_LOOK_S", 0.05)
+    monkeypatch.setattr(unclean, "_LOOK_S", 0.05)
     ends: dict[str, list[ReplicaEnd]] = {}
     async with AsyncExitStack() as rest:
         async with alive(client, "a", catching_up=False):

@@ -80,5 +80,5 @@ class ListedChanges:
     async def note(self, change: Change) -> None:
         self.changes.append(change)
 
-    async def newest(self, count: int, before_offset: int | None) -> Sequence[Any]:
+    async def newest(self, count: int, before_ms: int | None = None) -> Sequence[Any]:
         return []

@@ -169,6 +169,11 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
     ),
     "admin-browser": (
         "integration/node/test_admin_limits.py::test_a_name_that_is_not_ours_reads_nothing",
+        "integration/node/test_admin.py::test_web_pages_change_nothing",
+    ),
+    "admin-audit": (
+        "integration/node/test_admin_resources.py::test_changes_are_in_the_audit_log",
+        "unit/admin/test_admin_service.py::test_changes_are_audited_without_secrets",
     ),
     "admin-bounds": (
         "integration/node/test_admin_limits.py::test_a_connection_that_asks_nothing_is_closed",

@@ -1,0 +1,183 @@
+"""Goal: records, users, rules, quotas, schemas, schedules and the audit log over the admin API."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import lakemq
+from lakemq.plugins.admin.cli import audit
+from tests.support.node.admin_api import ask
+from tests.support.node.node import NodeProcess, unique
+
+
+def test_records_are_published_and_read(node: NodeProcess) -> None:
+    name = unique("http")
+    ask(node, "POST", "topics", {"name": name})
+    path, read = f"topics/{name}/records", f"topics/{name}/partitions/0/records"
+    body = {
+        "records": [
+            {"key": "a", "value": "eins", "headers": [{"name": "h", "value": "1"}]},
+            {"value": "/+8=", "value_encoding": "base64", "timestamp_ms": 1_700_000_000_000},
+            {"value": {"t": 21.5}, "value_encoding": "json"},
+            {"key": "a", "value": None},
+        ]
+    }
+    for _ in range(2):  # a repeat is answered, and nothing stored
+        done = ask(node, "POST", path, body, {"Idempotency-Key": "once"})
+        assert (done.status, done.json["stored"]) == (200, 4), done
+    assert [each["offset"] for each in done.json["outcomes"]] == [0, 1, 2, 3]
+    found = ask(node, "GET", f"{read}?limit=3").json
+    assert (found["next_offset"], found["high_watermark"]) == (3, 4)
+    first, second, third = found["records"]
+    assert (first["key"], first["value"], first["headers"][0]["value"]) == ("a", "eins", "1")
+    assert (second["value"], second["value_encoding"]) == ("/+8=", "base64")
+    assert second["timestamp_ms"] == 1_700_000_000_000
+    assert third["value"] == '{"t":21.5}'
+    (last,) = ask(node, "GET", f"{read}?offset=3").json["records"]
+    assert (last["offset"], last["value"]) == (3, None)
+    (cut,) = ask(node, "GET", f"{read}?limit=1&value_max_bytes=2").json["records"]
+    assert (cut["value"], cut["value_bytes"], cut["truncated"]) == ("ei", 4, True)
+    at_time = ask(node, "GET", f"{read}?time_ms=1700000000001&limit=1").json["records"]
+    assert at_time[0]["offset"] in (0, 2)
+    assert ask(node, "GET", f"{read}?offset=9").json["code"] == "OFFSET_OUT_OF_RANGE"
+    assert ask(node, "GET", f"{read}?offset=4").json["records"] == []
+    wrong = ask(node, "POST", path, {"records": [{"value": "?", "value_encoding": "base64"}]})
+    assert (wrong.status, wrong.json["detail"]) == (400, "value: it is not base64")
+
+
+def test_a_reader_waits_for_a_record(node: NodeProcess) -> None:
+    name = unique("polled")
+    ask(node, "POST", "topics", {"name": name})
+    read = f"topics/{name}/partitions/0/records?offset=0&wait_ms=20000"
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(ask, node, "GET", read)
+        time.sleep(0.2)
+        raw = urllib.request.Request(
+            f"http://{node.addresses['admin']}/api/v1/topics/{name}/records?key=k", b"\x00raw",
+            {"Content-Type": "application/octet-stream"}, method="POST",
+        )  # fmt: skip
+        urllib.request.urlopen(raw).close()
+        (record,) = waiting.result(15).json["records"]
+    assert (record["key"], record["value"]) == ("k", "\x00raw")
+
+
+def test_users_rules_and_quotas(node: NodeProcess) -> None:
+    user = unique("ann")
+    body = {"name": user, "password": "a long secret", "roles": ["viewer"]}
+    assert ask(node, "POST", "users?dry_run=true", body).status == 200
+    assert ask(node, "POST", "users", body).status == 201
+    assert ask(node, "POST", "users", body).json["code"] == "CONFLICT"
+    changed = ask(node, "PATCH", f"users/{user}", {"disabled": True}).json
+    assert (changed["disabled"], changed["roles"]) == (True, ["viewer"])
+    assert "password" in ask(node, "GET", f"users/{user}").json["login"]
+    rule = {"who": [f"user:{user}"], "operations": ["read", "write"], "resource": "topic:t*"}
+    ids = ask(node, "POST", "rules", rule).json["ids"]
+    assert ask(node, "POST", "rules", rule).json["ids"] == ids and len(ids) == 2
+    listed = ask(node, "GET", f"rules?who=user:{user}").data
+    assert {each["id"] for each in listed} == set(ids)
+    assert ask(node, "POST", "rules", {**rule, "who": ["ann"]}).status == 400
+    asked = f"access/test?user={user}&operation=read&resource=topic:t1"
+    deadline = time.monotonic() + 10
+    # The node follows the rules that the MetaService keeps.
+    while not (told := ask(node, "GET", asked).json)["reason"].startswith("rule "):
+        assert time.monotonic() < deadline, told
+        time.sleep(0.05)
+    assert told["allowed"]
+    for each in ids:
+        assert ask(node, "DELETE", f"rules/{each}").json == {"name": each}
+    assert ask(node, "DELETE", f"rules/{ids[0]}").json["code"] == "UNKNOWN_ENTRY"
+    quota = f"quotas/user:{user}"
+    assert ask(node, "PUT", quota, {}).status == 400
+    assert ask(node, "PUT", quota, {"records_per_s": 5}).json["records_per_s"] == 5
+    assert [each["who"] for each in ask(node, "GET", f"quotas?q={user}").data] == [f"user:{user}"]
+    assert ask(node, "DELETE", quota).status == ask(node, "DELETE", f"users/{user}").status == 200
+    assert ask(node, "GET", f"users/{user}").json["code"] == "UNKNOWN_ENTRY"
+
+
+def test_changes_are_in_the_audit_log(node: NodeProcess) -> None:
+    name = unique("audited")
+    ask(node, "POST", "topics", {"name": name})
+    ask(node, "PATCH", f"topics/{name}", {"config": {"retention_ms": 5000}})
+    ask(node, "DELETE", f"topics/{name}")
+    ask(node, "DELETE", f"topics/{name}")
+    ask(node, "POST", "users", {"name": f"u{name}", "password": "geheim", "roles": []})
+    ask(node, "DELETE", f"users/u{name}")
+    rows = [each for each in ask(node, "GET", "audit?limit=500").data if name in str(each)]
+    rows.reverse()
+    assert [(each["action"], each["outcome"]) for each in rows] == [
+        ("POST topics", "done"),
+        ("PATCH topics/{topic}", "done"),
+        ("DELETE topics/{topic}", "done"),
+        ("DELETE topics/{topic}", "UNKNOWN_TOPIC"),
+        ("POST users", "done"),
+        ("DELETE users/{user}", "done"),
+    ]
+    assert rows[1]["before"]["config"] != rows[1]["after"]["config"] == {"retention_ms": 5000}
+    assert {(each["who"], each["from_host"], each["by"]) for each in rows} == {
+        ("anonymous", "127.0.0.1", "api")
+    }
+    assert "geheim" not in str(rows) and rows[4]["request"]["password"] == "***"
+    at_ms = rows[2]["at_ms"]
+    earlier = ask(node, "GET", f"audit?limit=500&until_ms={at_ms}&since_ms={rows[0]['at_ms']}").data
+    assert all(rows[0]["at_ms"] <= each["at_ms"] < at_ms for each in earlier) and earlier
+
+
+def test_schemas_transactions_and_schedules(node: NodeProcess) -> None:
+    subject, topic = unique("readings"), unique("later")
+    schema = {"schema_type": "json-schema", "text": '{"type": "object"}'}
+    assert ask(node, "POST", f"schemas/{subject}/check", schema).json == {"problems": []}
+    made = ask(node, "POST", f"schemas/{subject}", schema)
+    assert (made.status, made.json["version"]) == (201, 1)
+    ask(node, "POST", "topics", {"name": topic, "config": {"schema": subject}})
+    (row,) = ask(node, "GET", f"schemas?q={subject}").data
+    assert (row["used_by"], row["versions"][0]["version"]) == ([topic], 1)
+    assert ask(node, "GET", f"schema-ids/{made.json['schema_id']}").json["subject"] == subject
+    ask(node, "PUT", f"schemas/{subject}/compatibility", {"compatibility": "none"})
+    assert ask(node, "GET", f"schemas?q={subject}").data[0]["compatibility"].lower() == "none"
+    assert ask(node, "DELETE", f"schemas/{subject}?dry_run=true").json["versions"] == [1]
+    with lakemq.connect(node.native) as client:
+        client.schedules.send(
+            topic, b'{"a": 1}', delay=timedelta(hours=1), schedule_id=f"id-{topic}"
+        )
+    (waiting,) = ask(node, "GET", f"schedules?topic={topic}").data
+    assert (waiting["schedule_id"], waiting["records"]) == (f"id-{topic}", 1)
+    assert ask(node, "DELETE", f"schedules/id-{topic}").json["records"] == 1
+    assert ask(node, "GET", f"schedules?topic={topic}").data == []
+    assert ask(node, "GET", "transactions").status == 200
+    assert ask(node, "DELETE", "transactions/sink/none").json["code"] == "UNKNOWN_TRANSACTION"
+
+
+def test_changes_by_the_native_protocol_are_audited(node: NodeProcess) -> None:
+    name = unique("natively")
+    with lakemq.connect(node.native) as client:
+        client.create_topic(name)
+        client.send(name, b"x")
+        client.reset_offsets(f"g{name}", {lakemq.TopicPartition(name, 0): 1})
+        client.delete_topic(name)
+        with pytest.raises(lakemq.UnknownTopic):
+            client.delete_topic(name)
+    rows = [each for each in ask(node, "GET", "audit?limit=500").data if name in str(each)]
+    assert [(each["action"], each["outcome"], each["by"]) for each in reversed(rows)] == [
+        ("topic.create", "done", "native"),
+        ("group.reset", "done", "native"),
+        ("topic.delete", "done", "native"),
+        ("topic.delete", "UNKNOWN_TOPIC", "native"),
+    ]
+    assert rows[-1]["request"]["name"] == rows[-1]["resource"] == name
+    app = typer.Typer()
+    app.command()(audit)
+    shown = CliRunner().invoke(app, ["--match", name, "--admin", node.addresses["admin"]])
+    assert shown.exit_code == 0 and shown.output.count(name) == 4, shown.output
+    failed = CliRunner().invoke(
+        app, ["--match", name, "--failed", "--json", "--admin", node.addresses["admin"]]
+    )
+    (refused,) = json.loads(failed.output)
+    assert refused["outcome"] == "UNKNOWN_TOPIC"
