@@ -97,7 +97,7 @@ class CoreBroker:
         self._default_config = default_topic_config(topic_settings)
         self.network = network
         self._nodes = network.nodes
-        self.replicas = NodeReplicas(node_id, network, control, cluster_settings)
+        self.replicas = NodeReplicas(node_id, network, control, cluster_settings, storage.is_full)
         self._partitions = Partitions(
             node_id, storage, self.replicas.assignments, self._nodes.address_of
         )

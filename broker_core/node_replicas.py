@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -29,8 +30,15 @@ class NodeReplicas:
     """Lives on the event loop. `lease` is fed by who sends the node's heartbeats."""
 
     def __init__(
-        self, node_id: str, network: PeerNetwork, control: ControlCalls, settings: ClusterSettings
+        self,
+        node_id: str,
+        network: PeerNetwork,
+        control: ControlCalls,
+        settings: ClusterSettings,
+        is_full: Callable[[], bool],
     ) -> None:
+        """`is_full()`: whether this node's disk takes no more records."""
+        self.is_full = is_full
         self.lease = Lease()
         self.refusals = network.refusals
         self._nodes = network.nodes
@@ -45,6 +53,8 @@ class NodeReplicas:
             stale=self._refresh_soon,
             resign=self._calls.resign,
             now_s=time.monotonic,
+            holds_lease=self.holds_lease,
+            is_full=is_full,
             lag_max_s=settings.replica_lag_max_ms / 1000,
             bytes_per_s=settings.replication_max_bytes_per_s,
         )

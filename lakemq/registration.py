@@ -42,6 +42,9 @@ class LedPartitions(Protocol):
     refusals: Refusals
     """Other nodes that seem to be dead, which heartbeats tell."""
 
+    def is_full(self) -> bool:
+        """Whether the disk takes no more records."""
+
     def registered(self) -> None:
         """The node has registered, `Registration.broker_epoch` is new, and what it led before has
         ended."""
@@ -184,9 +187,14 @@ class Registration:
             # Before it goes out: the lease counts from here, the controller's clock from its
             # arrival. It does not from one that says otherwise, so that is no lease either.
             self._partitions.lease.sent(number, now_s)
-        refusing = self._partitions.refusals.found()
-        leaderless = self._leaderless()[:LEADERLESS_MAX]
-        return HeartbeatReport(self._load(), ready=hears, refusing=refusing, leaderless=leaderless)
+        led = self._partitions
+        return HeartbeatReport(
+            self._load(),
+            ready=hears,
+            full=led.is_full(),
+            refusing=led.refusals.found(),
+            leaderless=self._leaderless()[:LEADERLESS_MAX],
+        )
 
     def _note(self, answer: HeartbeatAnswer) -> None:
         state = answer.state

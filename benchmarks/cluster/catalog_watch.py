@@ -40,6 +40,9 @@ class _NoStorage:
     async def stored_topic_ids(self) -> set[str]:
         return set()
 
+    def is_full(self) -> bool:
+        return False
+
     def disowned(self) -> tuple[()]:
         return ()
 

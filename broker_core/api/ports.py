@@ -176,6 +176,9 @@ class Storage(Protocol):
     async def stored_partitions(self) -> set[tuple[str, int]]:
         """(topic id, partition) of all that is on disk."""
 
+    def is_full(self) -> bool:
+        """Whether the disk takes no more records."""
+
     def disowned(self) -> Sequence[Disowned]:
         """What the last start found missing or damaged. To be told to the catalog when the node
         registers, before anything of it is opened."""

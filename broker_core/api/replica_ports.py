@@ -96,6 +96,10 @@ class ReplicaLog(PartitionLog, Protocol):
         """Compact nothing at or behind `offset`: the lowest durable end of the in-sync replicas, as
         far as it is known. Without it a log that is not alone is not compacted at all."""
 
+    def answer_while(self, holds: Callable[[], bool] | None) -> None:
+        """Ask `holds()` at the end of each flush, on the event loop: where it is false, what has
+        waited for the disk fails with NotLeader, its outcome open. None: always answer."""
+
     def when_durable(self, callback: Callable[[], None] | None) -> None:
         """Call `callback()` on the event loop, with no argument, after each flush that moved
         `durable_end`, or that failed; one callback, None removes it."""

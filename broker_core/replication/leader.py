@@ -388,6 +388,14 @@ class PartitionLeader:
         behind = follower.durable < self._durable_end or follower.durable < 0
         return behind and now_s - follower.goal_s > self._lag_max_s
 
+    def can_hand_over(self) -> bool:
+        """Whether another in-sync replica could lead: it was heard in this epoch and has room. One
+        of which nothing was heard may be the one that has just given the partition up."""
+        return any(
+            node in self.view.in_sync and follower.asked >= 0 and not follower.full
+            for node, follower in self._followers.items()
+        )
+
     def _may_join(
         self, node: str, follower: Progress, registered: Mapping[str, int], now_s: float
     ) -> bool:

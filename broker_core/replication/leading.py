@@ -52,6 +52,10 @@ class LeaderContext:
     """A monotonic clock."""
     cannot_write: Callable[[Place, int], None]
     """(partition, leader epoch): its log takes no more appends, so another node should lead."""
+    holds_lease: Callable[[], bool]
+    """Whether this node may answer as a leader now."""
+    is_full: Callable[[], bool]
+    """Whether its disk takes no more records."""
 
 
 class LeadingPartition:
@@ -85,6 +89,7 @@ class LeadingPartition:
         """Take part from now on."""
         self.log.when_durable(self._flushed)
         self.log.when_appended(self._appended)
+        self.log.answer_while(self._context.holds_lease)
         self.log.hold_compaction(self.log.high_watermark)
         self.advance()
 
@@ -93,6 +98,7 @@ class LeadingPartition:
         self.stopped = True
         self.log.when_durable(None)
         self.log.when_appended(None)
+        self.log.answer_while(None)
         if self._told_shortage:
             self.log.refuse_replicated("")
         if self._numbers_due is not None:
@@ -160,7 +166,11 @@ class LeadingPartition:
         self._propose()
 
     def tick(self) -> None:
-        """What no event brings: followers that lag, and a log start that retention has moved."""
+        """What no event brings: followers that lag, a log start that retention has moved, and a
+        full disk, which refuses appends before they are flushed."""
+        if self._context.is_full() and self.core.can_hand_over():
+            self._context.cannot_write(self.place, self.core.view.epoch)
+            return
         self._propose()
         self._tell_numbers()
 

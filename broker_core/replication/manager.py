@@ -43,13 +43,17 @@ class Replication:
         stale: Callable[[], None],
         resign: Callable[[Place, int], None],
         now_s: Callable[[], float],
+        holds_lease: Callable[[], bool] = lambda: True,
+        is_full: Callable[[], bool] = lambda: False,
         lag_max_s: float = LAG_MAX_S,
         bytes_per_s: int = 0,
     ) -> None:
         """`broker_epoch()`: of this node's registration. `follow`: `Peers.follow`. `registered()`:
         nodes that may join in-sync sets -> their broker epochs. `stale()`: the catalog says
         something that has not come here yet. `resign(partition, leader epoch)`: ask for another
-        leader. `bytes_per_s`: for replicas that are far behind, each way; 0: unlimited."""
+        leader. `holds_lease()`: whether this node may answer as a leader. `is_full()`: whether its
+        disk takes no more records. `bytes_per_s`: for replicas that are far behind, each way; 0:
+        unlimited."""
         self.changes = InSyncChanges(change_in_sync)
         self.elections = 0
         """Times that this node began to lead."""
@@ -64,7 +68,9 @@ class Replication:
         self._resign = resign
         self._now_s = now_s
         self._lag_max_s = lag_max_s
-        self._context = LeaderContext(self.changes, registered, now_s, self._cannot_write)
+        self._context = LeaderContext(
+            self.changes, registered, now_s, self._cannot_write, holds_lease, is_full
+        )
         throttle = Bucket(bytes_per_s, int(now_s() * 1000))
         self._leaders = Leaders(self.leading, self._deposed, throttle, now_s)
         self._leading: dict[Place, LeadingPartition] = {}

@@ -187,6 +187,24 @@ class ReplicaContract:
                 take(3)
         await storage.stop()
 
+    async def test_acks_end_with_the_right_to_lead(self, make_storage: MakeStorage) -> None:
+        """Lost between an append and the end of its flush: NotLeader, and the record is stored."""
+        storage = make_storage()
+        await storage.start()
+        log = await open_replica(storage, LEADER)
+        log.lead(4, alone=False)
+        holds = [True]
+        log.answer_while(lambda: holds[0])
+        await append(log, batch_of(b"a"), Acks.LEADER)
+        late = append(log, batch_of(b"b"), Acks.LEADER)
+        holds[0] = False
+        with pytest.raises(NotLeader):
+            await late
+        await _until_durable(log, 2)
+        log.answer_while(None)
+        await append(log, batch_of(b"c"), Acks.LEADER)
+        await storage.stop()
+
     async def test_bad_batches_are_refused_whole(self, make_storage: MakeStorage) -> None:
         """Damaged, cut short, out of order, of an epoch that falls or is not the leader's yet."""
         storage = make_storage()

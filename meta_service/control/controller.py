@@ -78,7 +78,7 @@ class Controller:
         self.mover = Mover(gateway, self.failure_detector.loads, replace_after_s)
         self.history = LoadHistory()
         self.partition_counts = PartitionCounts(gateway)
-        self._settling = Settling(gateway, stored)
+        self._settling = Settling(gateway, stored, self.full_nodes)
         self._gateway = gateway
         self._stored = stored
         self._feature_levels = feature_levels

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from lakemq.meta_service.api.types import NodeRegistration
@@ -45,7 +45,14 @@ class Stored(Protocol):
 class Settling:
     """Part of the controller, from feature level 4 on. Lives in the event loop."""
 
-    def __init__(self, gateway: Gateway, stored: Stored) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        stored: Stored,
+        full: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        """`full()`: nodes that get no leadership back, as their disks are full."""
+        self._full = full
         self._gateway = gateway
         self._stored = stored
         self._settled: dict[str, Signature] = {}
@@ -90,8 +97,21 @@ class Settling:
         # partition back.
         elif self._changed and now_s - max(self._changed_s, self._preferred_s) > PREFERRED_S:
             self._preferred_s = now_s
-            pages, self._changed = sorted(self._changed), set()
+            later = self._preferring(self._full())
+            pages, self._changed = sorted(self._changed - later), later
             await self._settle(Cluster(nodes, lost), pages, preferred=True)
+
+    def _preferring(self, full: Collection[str]) -> set[bytes]:
+        """Those of the changed pages with a partition that would go back to one of these nodes."""
+        found: set[bytes] = set()
+        for page in self._changed if full else ():
+            row = self._gateway.cache.get(page_key(page))
+            if row is not None and any(
+                each.replicas[0] in full and each.leader != each.replicas[0]
+                for each in decode_page(page, row.value).partitions
+            ):
+                found.add(page)
+        return found
 
     def _nodes(self) -> list[NodeRegistration]:
         rows = self._gateway.cache.scan(NODE_PREFIX)

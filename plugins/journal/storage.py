@@ -427,6 +427,10 @@ class JournalStorage:
         missing = {(each.topic_id, each.partition) for each in self._disowned if each.missing}
         return self._inventory.partitions() - (missing - self._logs.keys())
 
+    def is_full(self) -> bool:
+        """See the port."""
+        return self._context is not None and self._context.space_short
+
     def disowned(self) -> Sequence[Disowned]:
         """See the port."""
         return tuple(self._disowned)

@@ -82,6 +82,7 @@ def tells_nobody(log: JournalLog, callback: Callable[[], None]) -> None:
         ("log.partition_log.JournalLog.truncate", cuts_in_memory_alone, "what_is_cut_stays"),
         ("segment.producers.ProducerTable.truncate", remembers_all, "producers_of_what_is"),
         ("log.partition_log.JournalLog._fail_waiting", lets_them_wait, "who_waits_is_told"),
+        ("log.appends.Appends._to_be_answered", lambda log, waiting: waiting, "acks_end_with"),
         ("segment.epochs.EpochTable.note", notes_the_leaders_epoch, "a_copy_is_equal"),
         ("log.writer.LogWriter.roll_at", rolls_nowhere, "segments_begin_where"),
         ("log.appends.Appends._call_when_durable", tells_nobody, "each_flush_is_told"),

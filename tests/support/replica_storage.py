@@ -37,6 +37,7 @@ class SimulatedReplicaLog:
         self._acks_min = Acks.MEMORY
         self._refusal = ""
         self._taps: list[Tap] = []
+        self._may_answer: Callable[[], bool] = _always
         self._told_durable: Callable[[], None] | None = None
         self._waiting: list[tuple[int, asyncio.Future[Offset]]] = []
         self._flushing = False
@@ -80,6 +81,9 @@ class SimulatedReplicaLog:
     def when_appended(self, callback: Callable[[], None] | None) -> None:
         """Nothing is read before it is durable."""
 
+    def answer_while(self, holds: Callable[[], bool] | None) -> None:
+        self._may_answer = holds or _always
+
     def when_durable(self, callback: Callable[[], None] | None) -> None:
         self._told_durable = callback
 
@@ -120,7 +124,7 @@ class SimulatedReplicaLog:
             return future
         if acks is not Acks.REPLICATED and not future.done():
             end = self.log.log_end_offset
-            self._after_flush(end).add_done_callback(lambda _: done(end, True))
+            self._after_flush(end).add_done_callback(lambda _: done(end, self._may_answer()))
         self._flush_soon()
         return future
 
@@ -217,3 +221,7 @@ class SimulatedStorage:
             disk = self._disks.setdefault(partition, Disk(""))
             self._logs[partition] = SimulatedReplicaLog(topic.name, partition, disk)
         return self._logs[partition]
+
+
+def _always() -> bool:
+    return True

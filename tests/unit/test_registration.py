@@ -21,6 +21,10 @@ class Led:
     def __init__(self) -> None:
         self.lease = Lease()
         self.refusals = Refusals(lambda node: "", dict)
+        self.full = False
+
+    def is_full(self) -> bool:
+        return self.full
 
     def registered(self) -> None:
         self.lease.end()
@@ -110,7 +114,9 @@ async def test_a_broken_stream_leaves_little_of_the_lease(monkeypatch: pytest.Mo
     controller.broken()
     await controller.answer(2)
     assert led.lease.left_s(now_s) == pytest.approx(SUSPECT_S), "sent before the stream broke"
-    controller.report(3)
+    assert not controller.report(3).full
     await controller.answer(3)
     assert led.lease.left_s(now_s) == pytest.approx(LEASE_S)
+    led.full = True
+    assert controller.report(4).full
     await node.stop()

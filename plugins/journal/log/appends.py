@@ -312,6 +312,7 @@ class Appends:
             else:
                 self._reader.hold(fresh)
         self._forget_unflushed(waiting)
+        waiting = self._to_be_answered(waiting)
         alone = self._alone
         for entry in waiting[: outcome.durable]:
             # The usual case first, without a call.
@@ -333,6 +334,17 @@ class Appends:
             self._want_flush()
         if self._when_durable is not None and (fresh or outcome.error is not None):
             self._call_when_durable(self._when_durable)
+
+    def _to_be_answered(self, waiting: list[Waiting]) -> list[Waiting]:
+        """None of them, where this node stood still, perhaps, and another one leads by now: whether
+        the batches remain is for that one to decide."""
+        may_answer = self._uncommitted.may_answer
+        if may_answer is None or may_answer():
+            return waiting
+        for entry in waiting:
+            if entry.done is not None:
+                self._tell(entry.done, self._not_leader())
+        return [entry._replace(done=None) for entry in waiting]
 
     def _call_when_durable(self, callback: Callable[[], None]) -> None:
         try:

@@ -184,6 +184,10 @@ class JournalLog(Appends):
         """See the port."""
         self._compaction_hold = offset
 
+    def answer_while(self, holds: Callable[[], bool] | None) -> None:
+        """See the port."""
+        self._uncommitted.may_answer = holds
+
     def when_durable(self, callback: Callable[[], None] | None) -> None:
         """See the port."""
         self._when_durable = callback

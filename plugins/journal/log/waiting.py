@@ -41,6 +41,9 @@ class Uncommitted:
     def __init__(self) -> None:
         # Answers, not batches: while too few replicas are in sync, nothing ends their number.
         self._entries: deque[tuple[AppendResult, AppendDone]] = deque()
+        # Here, for the log itself has as many attributes as CPython keeps fast.
+        self.may_answer: Callable[[], bool] | None = None
+        """Whether appends may be answered when their flush ends; None: always."""
 
     def add(self, result: AppendResult, done: AppendDone) -> None:
         """Keep an append until `take` passes it."""

@@ -199,6 +199,27 @@ def test_a_full_follower_leaves_and_comes_back(cluster: Running) -> None:
     )
 
 
+def test_a_full_leader_gives_its_leadership_away(cluster: Running) -> None:
+    if cluster.ballast is None:
+        pytest.skip("no small file system can be mounted here")
+    topic = placed(cluster, unique("full"), SMALL, "n1", "n2")
+    load = Load(cluster, topic)
+    load.start()
+    load.until_acked(100)
+    load.begin_gap()
+    grow(cluster.ballast, FREE_MIN // 2)
+    until(lambda: partitions(cluster, topic)[0].leader != SMALL)
+    load.until_acked(300)
+    gap_s = load.gap_max_s
+    until_in_sync(cluster, topic, 2)
+    cluster.ballast.unlink()
+    back_s = until_in_sync(cluster, topic)
+    load.until_acked(100)
+    load.stop()
+    cluster.assert_no_loss()
+    print(f"longest time without an ack {gap_s:.2f} s, in sync after {back_s:.1f} s")
+
+
 @pytest.mark.parametrize("way", ["heartbeats", "answers"])
 def test_a_broker_and_the_metaservice_are_cut_one_way(cluster: Running, way: str) -> None:
     """The node is heard by other brokers and by the other members, and clients reach it."""

@@ -47,6 +47,7 @@ class MemoryReplicaLog:
         self._when_durable: Callable[[], None] | None = None
         self._when_appended: Callable[[], None] | None = None
         self._sent_end = Offset(0)
+        self.may_answer: Callable[[], bool] | None = None
         self._replicas: list[tuple[Offset, asyncio.Future[Offset]]] = []
         self._appends: list[tuple[AppendResult, asyncio.Future[AppendResult]]] = []
         self._flush_due = False
@@ -95,6 +96,9 @@ class MemoryReplicaLog:
 
     def refuse_replicated(self, reason: str) -> None:
         self.reason = reason
+
+    def answer_while(self, holds: Callable[[], bool] | None) -> None:
+        self.may_answer = holds
 
     def when_durable(self, callback: Callable[[], None] | None) -> None:
         self._when_durable = callback

@@ -54,6 +54,7 @@ class TestNode:
         self.broker_epoch = cluster.names.index(name) + 1
         self.cluster = cluster
         self.stale = 0
+        self.full = False
         self.resigned: list[tuple[Place, int]] = []
         self.replication = Replication(
             name,
@@ -64,6 +65,7 @@ class TestNode:
             stale=self._heard_stale,
             resign=lambda place, epoch: self.resigned.append((place, epoch)),
             now_s=asyncio.get_running_loop().time,
+            is_full=lambda: self.full,
             bytes_per_s=cluster.bytes_per_s,
         )
 

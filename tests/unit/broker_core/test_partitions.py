@@ -78,6 +78,9 @@ class StubStorage:
     async def stored_partitions(self) -> set[tuple[str, int]]:
         return self.replicas
 
+    def is_full(self) -> bool:
+        return False
+
     def disowned(self) -> list[Disowned]:
         return self.damaged
 

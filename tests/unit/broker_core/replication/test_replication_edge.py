@@ -10,6 +10,7 @@ import pytest
 from lakemq.broker_core.api.errors import NotLeader, StorageFenced, StorageFull
 from lakemq.broker_core.api.types import Offset
 from lakemq.broker_core.replication import following as following_module
+from lakemq.broker_core.replication import manager
 from lakemq.broker_core.replication.types import Place, WishAnswer, WishCode
 from tests.support.replication.nodes import PLACE, TestCluster
 
@@ -40,6 +41,46 @@ async def test_records_reach_all_replicas_before_they_are_acknowledged(
         assert cluster.nodes[name].log().durable_end == 50
     # Followers learn without new records that all is committed.
     await cluster.until(lambda: same(cluster))
+
+
+async def test_a_full_leader_gives_up_what_another_can_lead(
+    cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "TICK_S", 0.01)
+    for node in cluster.nodes.values():
+        node.replication.start()
+    log = await cluster.elect("a", 1)
+    await log.append(b"first")
+    leader = cluster.nodes["a"]
+    leader.full = True
+    await cluster.until(lambda: bool(leader.resigned))
+    assert leader.resigned == [(PLACE, 1)] and log.role == "follower"
+
+
+@pytest.mark.parametrize("why", ["unheard", "all are full"])
+async def test_a_full_leader_stays_where_no_other_has_room(
+    why: str, cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "TICK_S", 0.01)
+    if why == "unheard":
+        cluster.cable.whole.clear()
+    if why == "all are full":
+        for name in "bc":
+            cluster.nodes[name].log().failure = StorageFull("no room")
+    for node in cluster.nodes.values():
+        node.replication.start()
+    log = await cluster.elect("a", 1)
+    log.append(b"first").add_done_callback(lambda done: done.cancelled() or done.exception())
+    core = cluster.nodes["a"].replication.leading(PLACE)
+    assert core is not None
+    if why == "all are full":
+        await cluster.until(lambda: not core.core.can_hand_over() and log.durable_end == 1)
+        await cluster.until(
+            lambda: core.core._followers["b"].full and core.core._followers["c"].full
+        )
+    cluster.nodes["a"].full = True
+    await asyncio.sleep(0.1)
+    assert cluster.nodes["a"].resigned == [] and log.role == "leader"
 
 
 async def test_an_ack_waits_for_the_slowest_disk(cluster: TestCluster) -> None:

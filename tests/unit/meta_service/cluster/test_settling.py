@@ -47,9 +47,10 @@ class Member:
         self.catalog, self.cache = Catalog(), Cache()
         self.listeners: list[Any] = []
         self.proposed: list[Command] = []
+        self.full: list[str] = []
 
     def settling(self) -> Settling:
-        return Settling(cast(Gateway, self), Stored(self.catalog))
+        return Settling(cast(Gateway, self), Stored(self.catalog), lambda: self.full)
 
     def do(self, command: Command) -> Result:
         applied = self.catalog.do(command)
@@ -161,7 +162,11 @@ async def test_leadership_goes_back_in_calm_times_and_not_at_once() -> None:
     resign()
     await settling.step(PREFERRED_S + 2)
     assert not leads(), "it has just resigned"
+    member.full = [first]
     await settling.step(2 * PREFERRED_S + 2)
+    assert not leads(), "its disk is full"
+    member.full = []
+    await settling.step(3 * PREFERRED_S + 3)
     assert leads()
 
 
