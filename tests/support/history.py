@@ -8,7 +8,7 @@ inconsistent-offset, stale-read, skipped, nonmonotonic, G0, G1a, G1b, G1c.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -70,6 +70,12 @@ class History:
         self.reads: list[Read] = []
         self.transactions: dict[str, bool] = {}
         """Name -> whether it was committed; one whose end is open is not there."""
+
+    def forget(self, kept: Container[int]) -> None:
+        """Records at other offsets than `kept` are lost by a word of an operator, who was warned;
+        what readers had counts no more. For histories of one partition."""
+        self.sends = [each for each in self.sends if each.offset < 0 or each.offset in kept]
+        self.reads.clear()
 
     def anomalies(self, final: Logs) -> list[Anomaly]:
         """`final`: what readers of committed records are given when all has come to rest."""

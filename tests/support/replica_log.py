@@ -50,6 +50,8 @@ class Disk:
         """Those of batches that were deleted or compacted away, and others."""
         self.compacted_end = 0
         """Segments below it can't be cut: compaction has rewritten them."""
+        self.damaged = False
+        """Batches that were fsynced are gone, and the cluster does not know it."""
 
     @property
     def durable_end(self) -> int:
@@ -61,6 +63,12 @@ class Disk:
             self.synced = rng.randint(self.synced, len(self.batches))
         del self.batches[self.synced :]
         self.rolls = [each for each in self.rolls if each <= self.durable_end] or [self.start]
+
+    def damage(self, rng: random.Random) -> None:
+        """Some of what was fsynced is gone, or all of it."""
+        self.damaged = True
+        self.synced = rng.choice((0, rng.randint(0, self.synced)))
+        self.cut(self.durable_end)
 
     def cut(self, offset: int) -> None:
         """Durable when it returns."""
@@ -144,7 +152,9 @@ class SimulatedLog:
     def read(self, offset: int, offset_end: int, batches_max: int) -> bytes:
         """Up to `offset_end`, of one segment, from the batch on that holds `offset`."""
         first = self._at_or_behind(offset)
-        next_segment = min((each for each in self.disk.rolls if each > offset), default=None)
+        # Segments of which compaction left nothing are passed over.
+        begin = max([offset, *self._bases[first : first + 1]])
+        next_segment = min((each for each in self.disk.rolls if each > begin), default=None)
         last = min(first + batches_max, bisect_left(self._bases, offset_end))
         if next_segment is not None:
             last = min(last, bisect_left(self._bases, next_segment))
@@ -211,7 +221,7 @@ class SimulatedLog:
         except CorruptBatch as error:
             raise Refused(str(error)) from None
         for _, header in found:
-            begins = epoch < 0 and header.last_offset >= end
+            begins = end == self.log_start_offset and header.last_offset >= end
             if (
                 header.base_offset < end and not begins
             ) or not epoch <= header.leader_epoch <= self.epoch:
@@ -290,6 +300,17 @@ class SimulatedLog:
         disk.rolls = [each for each in disk.rolls if each > before]
         disk.rolls.insert(0, before)
         self._look()
+
+    def remembered_from(self) -> int:
+        """Where the oldest batch begins that its producer may send again. A storage engine knows
+        producers of what it has deleted too."""
+        known = {(id, number) for id, kept in self._producers.items() for number in kept}
+        bases = (
+            each.header.base_offset
+            for each in self.disk.batches
+            if (each.header.producer_id, each.header.base_sequence) in known
+        )
+        return min(bases, default=0)
 
     def compact(self, newer: Callable[[Stored], bool], end: int) -> list[Stored]:
         """Drop batches of sealed segments below `end` that `newer` ones replace, but for the last

@@ -234,6 +234,7 @@ class JournalLog(Appends):
             entries = checked_batches(
                 batches, log_end=self._log_end_offset, last_epoch=self._epochs.last,
                 epoch_max=self._leader_epoch,
+                empty=self.log_start_offset == self._log_end_offset,
             )  # fmt: skip
         except LakeMQError as error:
             self._context.counters.refused_appends += 1

@@ -7,21 +7,24 @@ from lakemq.broker_core.api.records.batch import HEADER_BYTES, check_body, split
 from lakemq.plugins.journal.log.writer import Stamped
 
 
-def checked_batches(data: bytes, *, log_end: int, last_epoch: int, epoch_max: int) -> list[Stamped]:
+def checked_batches(
+    data: bytes, *, log_end: int, last_epoch: int, epoch_max: int, empty: bool
+) -> list[Stamped]:
     """The batches that lie back to back in `data`, in linear time. CorruptBatch, which names the
     batch by its position (bytes), unless all of them are whole and continue a log that ends at
     `log_end` with a batch of `last_epoch` (-1: without one), under a leader of `epoch_max`.
 
-    The first batch of a log may begin below `log_end`, if it reaches over it: a leader whose
-    records were deleted up to an offset within a batch has its log start there.
+    `empty`: the log starts and ends at `log_end`. Its first batch may begin below that, if it
+    reaches over it: a leader whose records were deleted up to an offset within a batch has its
+    log start there.
     """
     found: list[Stamped] = []
     view = memoryview(data)
     for position, header in split(data):
         end = position + header.total_bytes
         check_body(header, view[position + HEADER_BYTES : end])
-        begins_log = last_epoch < 0 and header.last_offset >= log_end
-        if header.base_offset < log_end and not begins_log:
+        begins = empty and not found and header.last_offset >= log_end
+        if header.base_offset < log_end and not begins:
             raise CorruptBatch(
                 f"batch at byte {position} begins at offset {header.base_offset}, "
                 f"the log ends at {log_end}"

@@ -121,7 +121,7 @@ def replica(data: bytes) -> None:
     """What a leader is said to have sent is refused, or is whole batches that continue the log and
     that recovery reads back."""
     try:
-        found = checked_batches(data, log_end=3, last_epoch=2, epoch_max=4)
+        found = checked_batches(data, log_end=3, last_epoch=2, epoch_max=4, empty=False)
     except CorruptBatch:
         return
     assert b"".join(batch.data for batch in found) == data

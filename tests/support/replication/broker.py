@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from lakemq.broker_core.api.records.batch import BatchHeader
@@ -12,7 +13,7 @@ from lakemq.broker_core.replication.leader import Deposed, PartitionLeader, Serv
 from lakemq.broker_core.replication.lease import Lease
 from lakemq.broker_core.replication.roles import Decision, Drop, Follow, KeepLeading, Lead
 from lakemq.broker_core.replication.roles import PartitionRole as Role
-from lakemq.broker_core.replication.slots import FollowerSlots, SlotKey
+from lakemq.broker_core.replication.slots import FollowerSlots, LeaderSlots, SlotKey
 from lakemq.broker_core.replication.types import (
     Code,
     FollowerAsk,
@@ -22,16 +23,22 @@ from lakemq.broker_core.replication.types import (
     WishCode,
 )
 from lakemq.meta_service.catalog.control_commands import FENCED
-from tests.support.replica_log import Disk, Refused, SimulatedLog
+from tests.support.replica_log import Refused, SimulatedLog
 from tests.support.replication.catalog import TOPIC_ID, Catalog
-from tests.support.replication.invariants import Invariants
-from tests.support.replication.world import CONTROLLER, World
+from tests.support.replication.invariants import Broken, Invariants
+from tests.support.replication.upkeep import Throttle, compact, delete_records
+from tests.support.replication.world import CONTROLLER, Machine, World
 
 LEASE_S = 1.0
 HEARTBEAT_S = 0.25
 LAG_MAX_S = 0.6
 WISH_TIMEOUT_S = 0.4
 TICK_S = 0.1
+LEAVE_MAX_S = 1.0
+COPY_RATES = (0, 3_000, 100_000)
+"""Bytes per second; 0: as fast as it goes."""
+FAR = 20
+"""So many offsets behind, a follower catches up for sure."""
 
 
 class Surroundings(Protocol):
@@ -49,20 +56,18 @@ class Surroundings(Protocol):
     def has_registered_disk(self, name: str) -> bool: ...
 
 
-class Broker:
-    """One machine: its disk, and the process that runs on it unless it is down."""
+class Broker(Machine):
+    """One machine with a replica."""
 
     leader_type = PartitionLeader
 
     def __init__(self, name: str, around: Surroundings) -> None:
-        self.name, self.around = name, around
-        self.world, self.rng = around.world, around.world.rng
-        self.disk = Disk(f"{ord(name):016x}{1:016x}")
-        self.process = 0
-        self.up = self.paused = False
-        self._inbox: list[Callable[[], None]] = []
-        self.log = SimulatedLog(self.disk)
+        super().__init__(name, around.world)
+        self.around = around
         self.lease = Lease(LEASE_S)
+        self.broker_epoch = 0
+        self.stream = object()
+        """Of heartbeats."""
         self.broker_epoch = 0
         self.stream = object()
         """Of heartbeats."""
@@ -71,12 +76,17 @@ class Broker:
 
     def start(self) -> None:
         """A new process: it registers and recovers its disk."""
-        self.broker_epoch = self.around.catalog.register(self.name, self.disk.storage_id)
+        self.broker_epoch = self.around.catalog.register(
+            self.name, self.disk.storage_id, damaged=self.disk.damaged
+        )
         if not self.broker_epoch:
             self.world.at(0.3, lambda: None if self.up else self.start())
             return
+        if self.disk.damaged and self.rng.random() < 0.5:
+            self.disk.restart(0)
+        self.disk.damaged = False
         self.process += 1
-        self.up, self.paused = True, False
+        self.up, self.paused, self.leaving = True, False, False
         self.log = self._open()
         self.lease = Lease(LEASE_S)
         self.stream = object()
@@ -84,8 +94,12 @@ class Broker:
         self.slots = FollowerSlots()
         self.leader: PartitionLeader | None = None
         self.follower: f.PartitionFollower | None = None
-        self.standing: dict[str, tuple[int, int]] = {}
-        """Follower -> (slot, offset) of its ask."""
+        self.standing: dict[str, tuple[int, int, FollowerAsk]] = {}
+        """Follower -> its process, the slot of its last ask, and the ask, if records are due."""
+        self.streams: dict[tuple[str, int], LeaderSlots] = {}
+        """(follower, its process) -> slots of its stream."""
+        self.throttle = Throttle(self.rng.choice(COPY_RATES), self.world.now_s)
+        self._compaction_hold = 0
         self.wish: tuple[InSyncWish, float] | None = None
         self.active = False
         self._heartbeats = 0
@@ -103,46 +117,42 @@ class Broker:
         log.when_committed = self._committed
         return log
 
-    def _every(self, seconds: float, action: Callable[[], None], process: int) -> None:
-        def again() -> None:
-            if self.process == process and self.up:
-                self.run(action)
-                self.world.at(seconds * self.rng.uniform(0.8, 1.2), again)
+    def leave(self) -> None:
+        """Stop in good order: when another node leads, or after a while."""
+        self.leaving = True
+        self._say_leaving()
+        process, since_s = self.process, self.world.now_s
 
-        self.world.at(seconds * self.rng.random(), again)
+        def look() -> None:
+            if self.process != process or not self.up:
+                return
+            late = self.world.now_s - since_s > LEAVE_MAX_S
+            if not self.paused and (self.leader is None or late):
+                self._close()
+            else:
+                self.world.at(0.05, look)
 
     def crash(self) -> None:
         """The process ends at once, and what the disk had not yet stored is lost."""
         self.around.crashed(self)
-        self.up = self.paused = False
-        self.process += 1
-        self._inbox.clear()
-        self.disk.lose_power(self.rng)
+        super().crash()
 
-    def pause(self) -> None:
-        self.paused = True
+    def _say_leaving(self) -> None:
+        name, epoch = self.name, self.broker_epoch
+        self.world.send(name, CONTROLLER, lambda: self.around.catalog.leave(name, epoch))
 
-    def resume(self) -> None:
-        self.paused = False
-        inbox, self._inbox = self._inbox, []
-        for action in inbox:
-            self.run(action)
-
-    def run(self, action: Callable[[], None]) -> None:
-        """Now, or when the pause is over."""
-        if self.paused:
-            self._inbox.append(action)
-        elif self.up:
-            action()
-
-    def deliver(self, process: int | None, action: Callable[[], None]) -> None:
-        """To that process; None: to any."""
-        if self.up and process in (None, self.process):
-            self.run(action)
+    def _close(self) -> None:
+        if not self.log.fenced:
+            self.log.flush()
+        self.stop()
+        self.log.checkpoint()
+        self._end()
 
     # ------------------------------------------------------------ lease and catalog
 
     def _beat(self) -> None:
+        if self.leaving:
+            self._say_leaving()
         number = self._heartbeats = self._heartbeats + 1
         self.lease.sent(number, self.world.now_s)
         process, epoch, stream = self.process, self.broker_epoch, self.stream
@@ -235,6 +245,8 @@ class Broker:
         """Raises Refused."""
         if self.leader is None or not self.lease.held(self.world.now_s) or self.leader.shortage():
             raise Refused(f"{self.name} takes no append")
+        if self.rng.random() < 0.05:
+            self.log.roll_at(self.log.log_end_offset)
         self.log.append(data, header, done)
         self._flush_later()
 
@@ -251,13 +263,30 @@ class Broker:
         )
 
     def asked(self, said: FollowerAsk, slot: int, process: int, again: bool) -> None:
+        """`again`: as on a stream that was lost and opened again."""
+        slots = self.streams.setdefault((said.node, process), LeaderSlots())
+        key = slots.key(slot)
+        opens = key is None
+        if opens:
+            key = SlotKey(TOPIC_ID, 0, said.epoch)
+            try:
+                slots.open(slot, key)
+            except ValueError:
+                return  # of a slot before the one that there is: a stream brings no such thing
+            for older in range(max(0, slot - 5), slot):
+                slots.close(older)
+        assert key is not None
+        said = said._replace(epoch=key.epoch)
         leader = self.leader
         if leader is None:
             code = LeaderSend(said.ask.offset, code=Code.NOT_LEADER, leader_epoch=self.log.epoch)
             self._send(said.node, process, slot, code)
             return
-        if again:
+        if again or opens:
             leader.slot_opened(said.node)
+        self._answer(leader, said, slot, process)
+
+    def _answer(self, leader: PartitionLeader, said: FollowerAsk, slot: int, process: int) -> None:
         answer = leader.asked(said, self.world.now_s)
         self.standing.pop(said.node, None)
         reply = leader.reply(said.ask, answer)
@@ -268,30 +297,52 @@ class Broker:
             self.role.gave_up(answer.leader_epoch)
             return
         if isinstance(answer, Serve):
-            self.standing[said.node] = slot, answer.offset
-            self._processes[said.node] = process
+            self.standing[said.node] = process, slot, said
         self._led()
-
-    @property
-    def _processes(self) -> dict[str, int]:
-        return self.__dict__.setdefault("_followers", {})
 
     def _led(self) -> None:
         """After whatever may have moved the high watermark, or made something to send."""
         leader = self.leader
         assert leader is not None
         self.log.commit_to(leader.moved(self.world.now_s))
-        for node, (slot, offset) in sorted(self.standing.items()):
-            process = self._processes[node]
-            if self.shipped_end() > offset:
+        self._compaction_hold = self.log.high_watermark
+        for node, (process, slot, said) in sorted(self.standing.items()):
+            offset = said.ask.offset
+            if self.is_deleted(offset):
+                # Deleted meanwhile: the core says where the follower begins now.
+                del self.standing[node]
+                again = partial(self._answer_again, leader, said, slot, process)
+                self.world.at(0.001, partial(self.deliver, self.process, again))
+                continue
+            if self.shipped_end() > offset and self._may_send(leader, node):
                 batches = self.read(offset)
                 self.around.invariants.was_shipped(leader.view.epoch, self.log, offset, batches)
+                self._note_copied(leader, node, offset, len(batches))
                 self._send(node, process, slot, leader.records(node, Offset(offset), batches))
                 del self.standing[node]
             else:
                 numbers = leader.numbers(node)
                 if numbers is not None:
                     self._send(node, process, slot, numbers)
+
+    def is_deleted(self, offset: int) -> bool:
+        return offset < self.log.log_start_offset
+
+    def _answer_again(
+        self, leader: PartitionLeader, said: FollowerAsk, slot: int, process: int
+    ) -> None:
+        if self.leader is leader and said.node not in self.standing:
+            self._answer(leader, said, slot, process)
+
+    def _may_send(self, leader: PartitionLeader, node: str) -> bool:
+        return leader.caught_up(node) or self.throttle.may_send(self.world.now_s)
+
+    def _note_copied(self, leader: PartitionLeader, node: str, offset: int, size: int) -> None:
+        now_s = self.world.now_s
+        if not leader.caught_up(node):
+            self.throttle.sent(size, now_s)
+        if node not in leader.view.in_sync and self.log.durable_end - offset >= FAR:
+            self.throttle.check(size, now_s)
 
     def shipped_end(self) -> int:
         """What followers may copy: as soon as it is appended, behind what earlier leaders wrote."""
@@ -319,6 +370,10 @@ class Broker:
 
     def _send(self, node: str, process: int, slot: int, send: LeaderSend) -> None:
         target, source = self.around.brokers[node], self.name
+        if send.batches and self.rng.random() < self.world.flips:
+            damaged = bytearray(send.batches)
+            damaged[self.rng.randrange(len(damaged))] ^= 1 << self.rng.randrange(8)
+            send = send._replace(batches=bytes(damaged))
         self.world.send(
             source,
             node,
@@ -358,12 +413,17 @@ class Broker:
                     self.role.gave_up(leader.view.epoch)
 
         done: list[WishAnswer] = []
+        others = self.rng.choice((0, 0, 1, 2))
 
         def arrive() -> None:
             # A repeated command answers what it did: clients of the catalog number theirs.
             if not done:
-                done.append(self.around.catalog.change_in_sync(self.name, epoch, wish))
+                catalog = self.around.catalog
+                done.append(catalog.change_in_sync(self.name, epoch, wish, others))
             (answer,) = done
+            if self.rng.random() < 0.1:
+                # The call failed behind the command, or answered less than was asked.
+                answer = WishAnswer(WishCode.UNANSWERED)
             self.world.send(
                 CONTROLLER, self.name, lambda: self.deliver(process, lambda: answered(answer))
             )
@@ -377,18 +437,19 @@ class Broker:
         if self.follower is not None and self.slot == slot and self.follower.leader == source:
             self._carry_out(self.follower.received(send))
 
-    def _carry_out(self, effects: f.Effects) -> None:
+    def _carry_out(self, effects: f.Effects) -> None:  # noqa: C901  one line for each effect
         asks = again = False
         for effect in effects:
             match effect:
                 case f.SendAsk():
                     asks, again = True, again or effect.again
                 case f.Append(batches):
-                    try:
-                        self.log.append_replica(bytes(batches))
-                    except Refused:
-                        return  # as CorruptBatch: it asks again by itself
-                    self._flush_later()
+                    if not self._append_replica(batches):
+                        return  # it asks again by itself
+                case f.Roll(offset):
+                    self.log.roll_at(offset)
+                case f.DeleteBefore(offset):
+                    self._delete_later(offset)
                 case f.Commit(offset):
                     self.log.commit_to(offset)
                 case f.Cut() | f.RestartAt():
@@ -399,6 +460,16 @@ class Broker:
                     pass
         if asks and self.follower is not None:
             self._ask(again)
+
+    def _append_replica(self, batches: bytes) -> bool:
+        assert self.follower is not None
+        try:
+            self.log.append_replica(bytes(batches))
+        except Refused:
+            self._carry_out(self.follower.append_failed(f.AppendFailure.CORRUPT))
+            return False
+        self._flush_later()
+        return True
 
     def _ask(self, again: bool) -> None:
         follower = self.follower
@@ -421,17 +492,50 @@ class Broker:
             if self.follower is not follower or follower is None:
                 return
             if isinstance(effect, f.Cut):
-                self.log.truncate(effect.offset)
+                try:
+                    self.log.truncate(effect.offset)
+                except ValueError as error:
+                    raise Broken(f"I8: {self.name}: {error}") from None
             else:
                 if effect.loses:
-                    raise AssertionError(f"I3: {self.name} drops what is committed")
+                    self._check_loss()
                 self.log.restart_at(effect.offset)
             self.around.invariants.log_changed(self.name, self.log)
             self._carry_out(follower.cut_done())
 
         self.world.at(self.rng.uniform(0.001, 0.05), lambda: self.deliver(process, done))
 
+    def _check_loss(self) -> None:
+        """Who counts as one that has everything drops nothing of it."""
+        row = self.around.catalog.partition
+        counts = self.name in (*row.in_sync, *row.eligible)
+        if counts and self.around.has_registered_disk(self.name):
+            raise Broken(f"I3, I7: {self.name} drops what is committed, and is {row}")
+
+    def _delete_later(self, offset: int) -> None:
+        """In the background: the role may be another by then."""
+        log, process = self.log, self.process
+
+        def delete() -> None:
+            if self.log is log and offset <= log.high_watermark:
+                log.delete_records(offset)
+
+        self.world.at(self.rng.uniform(0.001, 0.03), lambda: self.deliver(process, delete))
+
     # ------------------------------------------------------------ the disk
+
+    def delete_records(self) -> bool:
+        """As leader; whether anything was deleted."""
+        leads = self.leader is not None
+        return leads and delete_records(self.name, self.log, self.around.invariants, self.rng)
+
+    def compact(self) -> bool:
+        """Whether anything went."""
+        return compact(self.name, self.log, self.compaction_end(), self.around.invariants)
+
+    def compaction_end(self) -> int:
+        """Segments below it may be compacted."""
+        return min(self._compaction_hold, self.log.high_watermark)
 
     def _flush_later(self) -> None:
         if self._flushing:

@@ -18,8 +18,10 @@ from lakemq.meta_service.catalog.pages.commands import (
     AlterReplicatedTopic,
     ChangeInSyncMany,
     CreateReplicatedTopic,
+    ElectUnclean,
     FinishMovesInPages,
     ForgetLost,
+    LeaveNode,
     PageTopics,
     RegisterBroker,
     Resign,
@@ -96,11 +98,18 @@ class Catalog:
 
     # ------------------------------------------------------------ nodes
 
-    def register(self, name: str, storage_id: str) -> int:
+    def register(self, name: str, storage_id: str, *, damaged: bool) -> int:
         """The broker epoch; 0: refused, as that node was not missed yet and had another disk.
-        `storage_id`: 32 hex digits."""
-        epoch = self._do(RegisterBroker(name, {}, "", "1", LEVEL, True, storage_id, (), False, ()))
+        `storage_id`: 32 hex digits. `damaged`: it gives its replica up."""
+        gone = ((_RAW, 0),) if damaged else ()
+        epoch = self._do(
+            RegisterBroker(name, {}, "", "1", LEVEL, True, storage_id, (), False, gone)
+        )
         return epoch or 0
+
+    def leave(self, name: str, broker_epoch: int) -> None:
+        """The process stops in good order."""
+        self._do(LeaveNode(name, broker_epoch))
 
     def has_lost(self, name: str) -> bool:
         """It came with another disk, and is a member still by the one before."""
@@ -125,15 +134,23 @@ class Catalog:
             self._do(SettlePages(_PAGES, preferred))
             self._settled = len(self.history)
 
-    def change_in_sync(self, leader: str, broker_epoch: int, wish: InSyncWish) -> WishAnswer:
+    def change_in_sync(
+        self, leader: str, broker_epoch: int, wish: InSyncWish, others: int = 0
+    ) -> WishAnswer:
+        """`others`: wishes for partitions that are gone, before it in the same command."""
         change = (_RAW, 0, wish.epoch, wish.partition_epoch, tuple(wish.members.items()))
-        ((code, partition_epoch, in_sync, _, leader_epoch),) = self._do(
-            ChangeInSyncMany(leader, broker_epoch, (change,))
+        gone = [(bytes(16), *change[1:])] * others
+        *_, (code, partition_epoch, in_sync, _, leader_epoch) = self._do(
+            ChangeInSyncMany(leader, broker_epoch, (*gone, change))
         )
         return WishAnswer(WishCode(code), leader_epoch, partition_epoch, frozenset(in_sync))
 
     def resign(self, name: str, epoch: int) -> None:
         self._do(Resign(name, self.nodes[name].broker_epoch, ((_RAW, 0, epoch),)))
+
+    def elect_unclean(self, name: str) -> None:
+        """An operator's word."""
+        self._do(ElectUnclean(TOPIC, 0, self.partition.partition_epoch, name))
 
     def set_min(self, min_in_sync: int) -> None:
         self._do(AlterReplicatedTopic(TOPIC, None, None, (), None, min_in_sync))
@@ -143,5 +160,5 @@ class Catalog:
         self._do(StartMoves(((TOPIC, TOPIC_ID, 0, epoch, target),)))
 
     def finish_moves(self) -> None:
-        if self.partition.target and set(self.partition.target) <= set(self.partition.in_sync):
+        if self.partition.target:
             self._do(FinishMovesInPages(_PAGES))

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lakemq.broker_core.api.records.batch import HEADER_BYTES
+from lakemq.broker_core.api.records.batch import HEADER_BYTES, read_header
 from lakemq.meta_service.api.types import PartitionDescription
-from tests.support.replica_log import Disk, SimulatedLog
+from tests.support.replica_log import Disk, SimulatedLog, Stored
+
+KEYS = 3
+"""Of each producer's batches, for compaction."""
 
 
 class Broken(AssertionError):
     """An invariant does not hold; the message begins with its number."""
+
+
+def key_of(stored: Stored) -> tuple[int, int]:
+    """What compaction takes for the batch's key."""
+    return stored.header.producer_id, stored.header.base_sequence % KEYS
 
 
 class Invariants:
@@ -21,7 +29,17 @@ class Invariants:
         """Base offset -> body of a batch that a producer was told is stored for good."""
         self.committed: dict[int, bytes] = {}
         """Base offset -> batch below some high watermark: readers may have had it."""
+        self._last: dict[int, int] = {}
+        """Base offset -> last offset of each of them."""
         self.committed_end = 0
+        self.deleted_below = 0
+        """Retention has taken what is below, at some leader."""
+        self.forgiven: dict[int, bytes] = {}
+        """What was committed and lost by an unclean election, which may lose it."""
+        self._compacted: set[int] = set()
+        """Base offsets of committed batches that newer ones of their key replace, somewhere."""
+        self._begins: set[tuple[int, int]] = set()
+        """(epoch, base offset) of batches that began a segment where their leader appended them."""
         self._sequences: dict[tuple[int, int], int] = {}
         self._appended: dict[tuple[int, int], bytes] = {}
         self._leaders: dict[int, tuple[str, int]] = {}
@@ -39,7 +57,10 @@ class Invariants:
         """The high watermark of a replica has moved from `before`."""
         for stored in log.batches_between(before, log.high_watermark):
             base = stored.header.base_offset
+            if self.forgiven.get(base) == stored.data:
+                continue  # as a leader of before said
             found = self.committed.setdefault(base, stored.data)
+            self._last[base] = stored.header.last_offset
             if found != stored.data:
                 raise Broken(f"I2, I3: another batch at {base} of {name} than readers had")
             key = stored.header.producer_id, stored.header.base_sequence
@@ -48,6 +69,61 @@ class Invariants:
         if log.high_watermark > log.durable_end:
             raise Broken(f"I6: {name} has committed what it has not fsynced")
         self.committed_end = max(self.committed_end, log.high_watermark)
+
+    # ------------------------------------------------------------ what may go
+
+    def deletes(self, name: str, log: SimulatedLog, before: int) -> None:
+        """A leader moves its log's start."""
+        if before > min(self.committed_end, log.high_watermark):
+            raise Broken(f"I1: {name} deletes up to {before}, which is not committed")
+        self.deleted_below = max(self.deleted_below, before)
+
+    def compacted(self, name: str, gone: Iterable[Stored]) -> None:
+        """A replica has dropped these batches for newer ones."""
+        gone = list(gone)
+        newest = {
+            key_of(Stored(read_header(data), data)): base
+            for base, data in (sorted(self.committed.items()) if gone else ())
+        }
+        for stored in gone:
+            base = stored.header.base_offset
+            if newest.get(key_of(stored), -1) <= base:
+                raise Broken(f"I2: {name} compacts {base}, which nothing committed replaces")
+            self._compacted.add(base)
+
+    def _went(self, base: int) -> bool:
+        return base in self._compacted or self._last.get(base, base) < self.deleted_below
+
+    def with_what_went(self, there: Iterable[Stored], start: int, end: int) -> list[Stored]:
+        """`there`, and what was committed of this range and went since by the rules."""
+        found = {stored.header.base_offset: stored for stored in there}
+        if self._compacted or start < self.deleted_below:
+            for base, data in self.committed.items():
+                within = base < end and self._last[base] >= start
+                if within and base not in found and self._went(base):
+                    found[base] = Stored(read_header(data), data)
+        return [found[base] for base in sorted(found)]
+
+    def forgive(self, disk: Disk) -> set[int]:
+        """An operator elects the replica with this disk, where all are lost that had everything:
+        what it lacks may be lost. Offsets of the committed records that must stay."""
+        there = {each.header.base_offset: each.data for each in disk.batches[: disk.synced]}
+        lost = {
+            base: data
+            for base, data in self.committed.items()
+            if there.get(base) != data and (base >= disk.durable_end or not self._went(base))
+        }
+        self.forgiven |= lost
+        for base in lost:
+            del self.committed[base]
+            self.acked.pop(base, None)
+            self._compacted.discard(base)
+        places = set(self.committed)
+        self._sequences = {key: base for key, base in self._sequences.items() if base in places}
+        self.committed_end = min(self.committed_end, disk.durable_end)
+        self.deleted_below = min(self.deleted_below, max(disk.start, disk.durable_end))
+        headers = [read_header(data) for data in self.committed.values()]
+        return {at for each in headers for at in range(each.base_offset, each.last_offset + 1)}
 
     # ------------------------------------------------------------ leaders
 
@@ -61,14 +137,21 @@ class Invariants:
             self._has_all(f"I1: leader {name} of epoch {epoch}", log.disk)
 
     def was_shipped(self, epoch: int, log: SimulatedLog, base: int, batches: bytes) -> None:
-        """A leader sends these: its offsets of its epoch are taken for good."""
-        for stored in log.batches_between(base, log.log_end_offset):
+        """A leader sends these: its offsets of its epoch are taken for good. Only compaction leaves
+        a gap to where the follower ends."""
+        sent = log.batches_between(base, log.log_end_offset)
+        gap = sent and sent[0].header.base_offset > base
+        if gap and base in self.committed and base not in self._compacted:
+            raise Broken(f"I2: what follows {base} is sent from {sent[0].header.base_offset} on")
+        for stored in sent:
             if stored.data not in batches:
                 break
             if stored.header.leader_epoch == epoch:
                 key = epoch, stored.header.base_offset
                 if self._appended.setdefault(key, stored.data) != stored.data:
                     raise Broken(f"I4: offset {key[1]} was given twice in epoch {epoch}")
+                if key[1] in log.disk.rolls:
+                    self._begins.add(key)
 
     def watermark_is_covered(
         self, name: str, watermark: int, members: Iterable[tuple[str, Disk]]
@@ -82,16 +165,28 @@ class Invariants:
 
     # ------------------------------------------------------------ the catalog
 
-    def catalog_changed(self, row: PartitionDescription, disks: dict[str, Disk]) -> None:
+    def catalog_changed(
+        self,
+        before: PartitionDescription | None,
+        row: PartitionDescription,
+        disks: dict[str, Disk],
+    ) -> None:
         """`disks`: of the nodes whose disk is the one that they are registered with."""
+        moved = before is not None and before.target and not row.target
+        if moved and set(row.replicas) == set(before.target if before else ()):
+            least = min(len(row.replicas), len(before.in_sync) if before else 0)
+            if len(row.in_sync) < least:
+                raise Broken(f"I12: a move ends with {row.in_sync} in sync of {row.replicas}")
         for name in (*row.in_sync, *row.eligible):
             if name in disks:
                 self._has_all(f"I7: {name}, in sync or eligible,", disks[name])
 
     def _has_all(self, who: str, disk: Disk) -> None:
+        if disk.start > self.deleted_below:
+            raise Broken(f"{who} starts at {disk.start}, retention took up to {self.deleted_below}")
         there = {stored.header.base_offset: stored.data for stored in disk.batches[: disk.synced]}
         for base, data in self.committed.items():
-            if there.get(base) != data and base >= disk.start:
+            if there.get(base) != data and (base in there or not self._went(base)):
                 what = "lacks" if base not in there else "has another batch than"
                 raise Broken(f"{who} {what} the committed one at {base}")
 
@@ -106,16 +201,42 @@ class Invariants:
             raise Broken(f"I8: {name} was cut to {log.log_end_offset} below its high watermark")
 
     def all_alike(self, disks: dict[str, Disk]) -> None:
-        """At the end: the same batches everywhere, every acknowledged one among them, once."""
-        first, *others = disks.values()
-        data = [stored.data for stored in first.batches]
-        for other in others:
-            if [stored.data for stored in other.batches] != data:
+        """At the end: the same batches everywhere, every acknowledged one among them, once; what
+        is missing somewhere went by the rules."""
+        start = max(disk.start for disk in disks.values())
+        logs = [
+            {
+                stored.header.base_offset: stored.data
+                for stored in disk.batches
+                if stored.header.last_offset >= start
+            }
+            for disk in disks.values()
+        ]
+        every = {base: data for log in logs for base, data in log.items()}
+        for log in logs:
+            if any(
+                log.get(base, data) != data or (base not in log and base not in self._compacted)
+                for base, data in every.items()
+            ):
                 raise Broken("I2: replicas differ at the end")
-        bodies = {stored.header.base_offset: stored.data[HEADER_BYTES:] for stored in first.batches}
         for base, body in self.acked.items():
-            if bodies.get(base) != body:
+            found = every.get(base, self.committed.get(base, b""))
+            went = base in every or self._went(base)
+            if found[HEADER_BYTES:] != body or not went:
                 raise Broken(f"I1: the acknowledged batch at {base} is gone at the end")
-        keys = [(each.header.producer_id, each.header.base_sequence) for each in first.batches]
+        headers = [read_header(data) for data in every.values()]
+        keys = [(each.producer_id, each.base_sequence) for each in headers]
         if len(set(keys)) < len(keys):
             raise Broken("I9: a batch is stored twice at the end")
+        for name, disk in disks.items():
+            self._segments_begin(name, disk)
+
+    def _segments_begin(self, name: str, disk: Disk) -> None:
+        """D9: a batch that began a segment at its leader does so everywhere, until compaction."""
+        if self._compacted:
+            return
+        for stored in disk.batches:
+            header = stored.header
+            begins = (header.leader_epoch, header.base_offset) in self._begins
+            if begins and header.base_offset > disk.start and header.base_offset not in disk.rolls:
+                raise Broken(f"D9: {name} begins no segment at {header.base_offset}")

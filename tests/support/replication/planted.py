@@ -17,13 +17,14 @@ from lakemq.broker_core.replication.types import (
 )
 from lakemq.meta_service.api.types import NodeRegistration, PartitionDescription
 from lakemq.meta_service.catalog.commands import RegisterNode
-from lakemq.meta_service.catalog.control_commands import ACTIVE
+from lakemq.meta_service.catalog.control_commands import ACTIVE, DRAINING
 from lakemq.meta_service.catalog.draft import Draft
 from lakemq.meta_service.catalog.nodes import encode_node, find_node, node_key
-from lakemq.meta_service.catalog.pages import cluster, registration
+from lakemq.meta_service.catalog.pages import changes, cluster, registration
 from lakemq.meta_service.catalog.partitions import settle_below_cluster_level
 from lakemq.meta_service.control import dead_processes
 from lakemq.meta_service.control.dead_processes import DeadProcesses
+from tests.support import replica_log
 from tests.support.replication.broker import Broker
 
 Patch = pytest.MonkeyPatch
@@ -40,8 +41,12 @@ class Plant(NamedTuple):
 
 
 def _offsets_only(patch: Patch) -> None:
-    def differs(self: leader.PartitionLeader, said: FollowerAsk) -> Diverging | None:
-        end = self._log.log_end_offset
+    def differs(
+        self: leader.PartitionLeader, said: FollowerAsk
+    ) -> Diverging | leader.Restart | None:
+        start, end = self._log.log_start_offset, self._log.log_end_offset
+        if said.ask.offset < start:
+            return leader.Restart(start)
         return Diverging(2**60, end) if said.ask.offset > end else None
 
     patch.setattr(leader.PartitionLeader, "_differs", differs)
@@ -137,7 +142,83 @@ def forget_resigning(patch: Patch) -> None:
     patch.setattr(roles.PartitionRole, "_lead", lead)
 
 
+def _deleted_is_served(patch: Patch) -> None:
+    """A leader goes on from its start for a follower whose log ends below it."""
+    differs = leader.PartitionLeader._differs
+
+    def any_start(
+        self: leader.PartitionLeader, said: FollowerAsk
+    ) -> Diverging | leader.Restart | None:
+        below = said.ask.offset < self._log.log_start_offset
+        return None if below else differs(self, said)
+
+    patch.setattr(leader.PartitionLeader, "_differs", any_start)
+    patch.setattr(Broker, "is_deleted", lambda self, offset: False)
+
+
+def _rolls_alone(patch: Patch) -> None:
+    patch.setattr(leader.PartitionLeader, "_roll_at", lambda self, base: 0)
+
+
+def _copies_freely(patch: Patch) -> None:
+    patch.setattr(leader.PartitionLeader, "caught_up", lambda self, node: True)
+
+
+class CompactsAhead(Broker):
+    """What is not committed replaces what is."""
+
+    def compaction_end(self) -> int:
+        return self.log.log_end_offset
+
+    def _tick(self) -> None:
+        super()._tick()
+        self.compact()
+
+
+def _sums_unchecked(patch: Patch) -> None:
+    patch.setattr(replica_log, "check_body", lambda header, body: None)
+
+
 # ------------------------------------------------------------ the catalog
+
+
+class HidesDamage(Broker):
+    """Registers as if its log were whole."""
+
+    def start(self) -> None:
+        self.disk.damaged = False
+        super().start()
+
+
+def _unclean_always(patch: Patch) -> None:
+    patch.setattr(changes, "is_unclean", lambda config: True)
+
+
+def _moves_end_early(patch: Patch) -> None:
+    """When one replica of the target is in sync."""
+    ends = changes.end_move
+
+    def early(partition: PartitionDescription, states: Mapping[str, str]) -> PartitionDescription:
+        if not set(partition.target) & set(partition.in_sync):
+            return partition
+        whole = replace(partition, in_sync=(*partition.in_sync, *partition.target))
+        moved = ends(whole, states)
+        return partition if moved is whole else moved
+
+    patch.setattr(changes, "end_move", early)
+
+
+def _drained_lead(patch: Patch) -> None:
+    """A leader that drains keeps its leadership."""
+    settle = cluster.settle
+
+    def keeps(
+        partition: PartitionDescription, states: Mapping[str, str], **how: Any
+    ) -> PartitionDescription:
+        as_active = {n: ACTIVE if state == DRAINING else state for n, state in states.items()}
+        return settle(partition, as_active, **how)
+
+    patch.setattr(cluster, "settle", keeps)
 
 
 def _epoch_kept(patch: Patch) -> None:
@@ -236,4 +317,13 @@ PLANTS = {
     "dead because it refuses": Plant(patch=_refused_is_dead),
     "dead as soon as the stream breaks": Plant(patch=_fenced_as_it_breaks),
     "catalog of level 3": Plant(patch=_as_before),
+    "serves what was deleted": Plant(patch=_deleted_is_served),
+    "segments roll anywhere": Plant(patch=_rolls_alone),
+    "copies without a throttle": Plant(patch=_copies_freely),
+    "compacts what is not committed": Plant(broker=CompactsAhead),
+    "takes batches with flipped bits": Plant(patch=_sums_unchecked),
+    "hides a damaged log": Plant(broker=HidesDamage),
+    "unclean elections without a word": Plant(patch=_unclean_always),
+    "moves end early": Plant(patch=_moves_end_early),
+    "a drained node leads on": Plant(patch=_drained_lead),
 }

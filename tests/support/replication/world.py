@@ -1,4 +1,4 @@
-"""Time, rng and network of a simulation."""
+"""Time, rng, network and machines of a simulation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable
+
+from tests.support.replica_log import Disk, SimulatedLog
 
 CONTROLLER = "controller"
 
@@ -21,6 +23,8 @@ class World:
         """Links (from, to) that carry nothing."""
         self.loss = self.repeat = self.late = 0.0
         """Part of the messages that are lost, come twice, or are late by up to half a second."""
+        self.flips = 0.0
+        """Part of the batches whose copies come with a flipped bit."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
 
@@ -53,4 +57,56 @@ class World:
     def heal(self) -> None:
         """The network works."""
         self.cut.clear()
-        self.loss = self.repeat = self.late = 0.0
+        self.loss = self.repeat = self.late = self.flips = 0.0
+
+
+class Machine:
+    """A disk, and the process that runs on it unless it is down."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name = name
+        self.world, self.rng = world, world.rng
+        self.disk = Disk(f"{ord(name):016x}{1:016x}")
+        self.process = 0
+        self.up = self.paused = self.leaving = False
+        self._inbox: list[Callable[[], None]] = []
+        self.log = SimulatedLog(self.disk)
+
+    def _every(self, seconds: float, action: Callable[[], None], process: int) -> None:
+        def again() -> None:
+            if self.process == process and self.up:
+                self.run(action)
+                self.world.at(seconds * self.rng.uniform(0.8, 1.2), again)
+
+        self.world.at(seconds * self.rng.random(), again)
+
+    def crash(self) -> None:
+        """Power off: nobody is told anything."""
+        self._end()
+        self.disk.lose_power(self.rng)
+
+    def _end(self) -> None:
+        self.up = self.paused = False
+        self.process += 1
+        self._inbox.clear()
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+        inbox, self._inbox = self._inbox, []
+        for action in inbox:
+            self.run(action)
+
+    def run(self, action: Callable[[], None]) -> None:
+        """Now, or when the pause is over."""
+        if self.paused:
+            self._inbox.append(action)
+        elif self.up:
+            action()
+
+    def deliver(self, process: int | None, action: Callable[[], None]) -> None:
+        """To that process; None: to any."""
+        if self.up and process in (None, self.process):
+            self.run(action)
