@@ -9,7 +9,9 @@ from lakemq.broker_core.api.administration.routes import AnyRoute
 from lakemq.plugins.admin.api.openapi import document_of
 from lakemq.plugins.admin.api.table import RouteTable
 from lakemq.plugins.admin.resources.all import resources
+from lakemq.plugins.mqtt.bridge.metrics import BridgeRoutes
 from lakemq.plugins.mqtt.ops.admin import MqttAdmin
+from lakemq.plugins.native.queues.admin_routes import QueueRoutes
 from lakemq.plugins.native.services.group_routes import GroupRoutes
 
 _VERSION = "0.1"
@@ -22,7 +24,9 @@ def documented_routes() -> list[AnyRoute]:
     return [
         *resources(nothing, 0),
         *MqttAdmin(nothing).routes(),
+        *BridgeRoutes("", ()).routes(),
         *GroupRoutes(nothing, nothing).routes(),
+        *QueueRoutes(nothing, nothing).routes(),
     ]
 
 

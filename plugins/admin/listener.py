@@ -19,6 +19,8 @@ from lakemq.plugins.admin.http.health import PartitionHealth
 from lakemq.plugins.admin.resources.all import resources
 
 _LINGERING_S: Final = 2.0
+_LINE_MAX_BYTES: Final = 32 * 1024
+"""Of a request's first line: a cursor, and texts that are percent-encoded."""
 
 
 class AdminListener:
@@ -47,7 +49,7 @@ class AdminListener:
         ).application(self._settings.body_max_bytes, self._answered)
         runner = web.AppRunner(
             application, access_log=None, shutdown_timeout=1.0, keepalive_timeout=KEEP_ALIVE_S,
-            lingering_time=_LINGERING_S,
+            lingering_time=_LINGERING_S, max_line_size=_LINE_MAX_BYTES,
         )  # fmt: skip
         await runner.setup()
         assert runner.server is not None

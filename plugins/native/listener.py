@@ -21,6 +21,7 @@ from lakemq.plugins.native.proto.schedules_pb2_grpc import add_SchedulesServicer
 from lakemq.plugins.native.proto.schemas_pb2_grpc import add_SchemasServicer_to_server
 from lakemq.plugins.native.proto.security_pb2_grpc import add_SecurityServicer_to_server
 from lakemq.plugins.native.proto.transactions_pb2_grpc import add_TransactionsServicer_to_server
+from lakemq.plugins.native.queues.admin_routes import QueueRoutes
 from lakemq.plugins.native.queues.metrics import observe_queues
 from lakemq.plugins.native.queues.service import QueueService
 from lakemq.plugins.native.server.authentication import Entrance
@@ -118,6 +119,7 @@ class NativeListener:
         """What operators do with groups and queues."""
         return [
             *GroupRoutes(self._broker, self._service.groups).routes(),
+            *QueueRoutes(self._broker, self._queues.host).routes(),
         ]
 
     async def start(self) -> None:

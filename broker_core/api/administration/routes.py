@@ -34,6 +34,8 @@ Flag = Annotated[bool, BeforeValidator(_flag), Field(strict=True)]
 """A parameter that is `true` or `false`."""
 Whole = Annotated[int, BeforeValidator(_whole)]
 """A parameter that is a whole number."""
+TimeMs = Annotated[Whole, Field(ge=0, le=2**53)]
+"""A parameter: ms since 1970, UTC."""
 
 
 class Query(BaseModel):
@@ -65,7 +67,7 @@ class PageQuery(Query):
 
     limit: Whole = Field(default=100, ge=1, le=LIMIT_MAX)
     """Most rows of this page."""
-    cursor: str = Field(default="", max_length=8192)
+    cursor: str = Field(default="", max_length=8192, pattern="^[A-Za-z0-9_-]*$")
     """`meta.next` of the page before; empty: the first page."""
     q: str = Field(default="", max_length=256)
     """Only what has this text in its name, in capitals or not."""

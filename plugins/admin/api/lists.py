@@ -131,9 +131,12 @@ class Lists:
             if node == self._node.node_id:
                 return await self._own(listing, request)
             reply = await self._peers.ask(node, call)
-            if reply.status >= 400:
-                raise reply.problem()
-            return _decoded(reply.body)
+            if reply.status < 400:
+                return _decoded(reply.body)
+            problem = reply.problem()
+            if problem.code == "UNKNOWN_PATH":  # a plugin that is off there
+                return _Part((), (), False, 0)
+            raise problem
 
         found = await asyncio.gather(*map(ask, nodes), return_exceptions=True)
         parts = []

@@ -109,10 +109,8 @@ def _request_body(route: AdminRoute, refs: Any) -> dict[str, Any]:
             content[kind] = {"schema": {"type": "object", "additionalProperties": True}}
         else:
             content[kind] = {"schema": _schema(route.body, refs, "validation")}
-    needed = route.body is not None and any(
-        each.is_required() for each in route.body.model_fields.values()
-    )
-    return {"required": needed, "content": content}
+    # Also where there is nothing to say: it is the content type that a web page can't send.
+    return {"required": True, "content": content}
 
 
 def _answers(entry: Entry, refs: Any) -> dict[str, Any]:

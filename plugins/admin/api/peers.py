@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from lakemq.broker_core.api.access import Rule
 from lakemq.broker_core.api.administration.node import AdministeredNode
-from lakemq.broker_core.api.errors import InvalidRequest, Unavailable
+from lakemq.broker_core.api.errors import InvalidRequest, Unavailable, UnknownNode
 from lakemq.broker_core.api.types import AccessContext, Principal
 from lakemq.plugins.admin.api.problems import Problem
 
@@ -130,6 +130,10 @@ class PeerCalls:
 
     async def ask(self, node_id: str, call: PeerCall) -> PeerReply:
         """Raises Unavailable, UnknownNode."""
+        known = self._node.broker.nodes() if self._node.broker is not None else ()
+        # None is known before the first answer of the MetaService.
+        if known and all(each.node_id != node_id for each in known):
+            raise UnknownNode(f"no node is named {node_id[:63]!r}; see /api/v1/nodes")
         room = self._room.setdefault(node_id, asyncio.Semaphore(_AT_ONCE))
         async with room:
             return PeerReply.decode(await self._node.ask(node_id, call.encode()))

@@ -16,7 +16,7 @@ from lakemq.broker_core.api.administration.routes import (
     Answer,
     AnyRoute,
     OwnPageQuery,
-    Whole,
+    TimeMs,
     expect,
 )
 
@@ -54,9 +54,9 @@ class AuditQuery(OwnPageQuery):
     who: str = Field(default="", max_length=256)
     """Only of this one."""
     outcome: str = Field(default="", max_length=64)
-    since_ms: Whole | None = Field(default=None, ge=0, le=2**53)
+    since_ms: TimeMs | None = None
     """Not older (ms since 1970, UTC)."""
-    until_ms: Whole | None = Field(default=None, ge=0, le=2**53)
+    until_ms: TimeMs | None = None
     """Older than this. The list is made of the newest 2,000 changes of each node before it."""
 
 

@@ -7,7 +7,7 @@ import base64
 import json
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,7 @@ from lakemq.broker_core.api.administration.routes import (
     Body,
     Need,
     Query,
+    TimeMs,
     Whole,
     expect,
 )
@@ -72,7 +73,7 @@ class PublishQuery(Query):
 
     acks: Literal["memory", "leader", "replicated"] = "leader"
     """What is waited for; the topic may ask for more."""
-    partition: Whole | None = Field(default=None, ge=0, le=10_000)
+    partition: Annotated[Whole, Field(ge=0, le=10_000)] | None = None
     """Left out: by the key."""
     key: str | None = Field(default=None, max_length=8192)
     """Of a record whose value is the raw body (`application/octet-stream`)."""
@@ -99,9 +100,9 @@ class Published(Answer):
 class FetchQuery(Query):
     """Which records of a partition."""
 
-    offset: Whole | None = Field(default=None, ge=0, le=2**62)
+    offset: Annotated[Whole, Field(ge=0, le=2**62)] | None = None
     """First offset; left out: where the log starts, or by `time_ms`."""
-    time_ms: Whole | None = Field(default=None, ge=0, le=2**53)
+    time_ms: TimeMs | None = None
     """From the first record that is not older (ms since 1970, UTC)."""
     limit: Whole = Field(default=100, ge=1, le=RECORDS_MAX)
     wait_ms: Whole = Field(default=0, ge=0, le=WAIT_MAX_MS)

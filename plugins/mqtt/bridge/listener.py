@@ -6,11 +6,12 @@ import os
 import random
 from collections.abc import Sequence
 
+from lakemq.broker_core.api.administration.routes import AnyRoute
 from lakemq.broker_core.api.errors import ConfigError, LakeMQError, StartupError
 from lakemq.broker_core.api.ports import Broker, PluginContext
 from lakemq.plugins.mqtt.bridge.config import BridgeSettings, LinkSettings
 from lakemq.plugins.mqtt.bridge.link import tls_context
-from lakemq.plugins.mqtt.bridge.metrics import register_metrics
+from lakemq.plugins.mqtt.bridge.metrics import BridgeRoutes, register_metrics
 from lakemq.plugins.mqtt.bridge.runner import Bridge
 from lakemq.plugins.mqtt.bridge.state_log import StateLog
 
@@ -22,6 +23,7 @@ class BridgeService:
     name = "bridge"
 
     def __init__(self, broker: Broker, settings: BridgeSettings, context: PluginContext) -> None:
+        self._node_id = broker.node_id
         self._states = StateLog(broker)
         rng = random.Random().random
         self.bridges = [
@@ -49,6 +51,10 @@ class BridgeService:
     def addresses(self) -> Sequence[str]:
         """None: a bridge connects to others."""
         return []
+
+    def admin_routes(self) -> Sequence[AnyRoute]:
+        """What operators see of the links."""
+        return BridgeRoutes(self._node_id, self.bridges).routes()
 
     async def stop(self) -> None:
         """Disconnect all bridges; their states are persisted."""

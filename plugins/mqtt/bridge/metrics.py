@@ -1,4 +1,4 @@
-"""Metrics of the bridges, read from plain numbers on demand."""
+"""Metrics of the bridges, read from plain numbers on demand; the admin API tells the same."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from lakemq.broker_core.api.administration.routes import (
+    AdminListing,
+    AdminRequest,
+    Answer,
+    AnyRoute,
+    OwnPageQuery,
+)
 from lakemq.plugins.mqtt.bridge.runner import Bridge
 
 Read = Callable[[Bridge], int]
@@ -44,3 +51,59 @@ def _callback(
     read: Read, bridges: Sequence[Bridge]
 ) -> Callable[[CallbackOptions], Iterable[Observation]]:
     return lambda _: [Observation(read(one), {"link": one.settings.name}) for one in bridges]
+
+
+class BridgeRow(Answer):
+    """A link to a remote MQTT broker."""
+
+    node: str
+    link: str
+    url: str
+    client_id: str
+    """At the remote broker."""
+    connected: bool
+    lag: int
+    """Records that may still have to go out."""
+    inflight: int
+    """Publishes that the remote broker has not answered."""
+    counts: dict[str, int]
+    """Since the start: `forwarded`, `received`, `refused`, `lost` and so on."""
+
+
+class BridgeRoutes:
+    """`/api/v1/bridges`."""
+
+    def __init__(self, node_id: str, bridges: Sequence[Bridge]) -> None:
+        self._node_id = node_id
+        self._bridges = bridges
+
+    def routes(self) -> Sequence[AnyRoute]:
+        """The routes."""
+        return [
+            AdminListing(
+                "bridges", BridgeRow, self._all, self._rows, lambda each: each.settings.name,
+                {
+                    "link": lambda each: each.settings.name,
+                    "lag": lambda each: LEVELS["lag"][0](each),
+                },
+                query=OwnPageQuery, own=True, summary="List bridges to remote MQTT brokers.",
+            )
+        ]  # fmt: skip
+
+    async def _all(self, request: AdminRequest) -> Sequence[Bridge]:
+        return self._bridges
+
+    async def _rows(self, bridges: Sequence[Bridge], request: AdminRequest) -> Sequence[BridgeRow]:
+        return [
+            BridgeRow(
+                node=self._node_id,
+                link=each.settings.name,
+                url=each.settings.url,
+                client_id=each.client_id,
+                connected=each.connected,
+                lag=LEVELS["lag"][0](each),
+                inflight=LEVELS["inflight"][0](each),
+                counts={name: read(each) for name, (read, _) in GROWING.items()},
+            )
+            for each in bridges
+        ]

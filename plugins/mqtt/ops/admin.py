@@ -30,6 +30,7 @@ from lakemq.plugins.mqtt.ops.admin_models import (
 )
 from lakemq.plugins.mqtt.ops.operating import enforce, kick
 from lakemq.plugins.mqtt.ops.reports import client_report, client_summary, slow_report
+from lakemq.plugins.mqtt.ops.retained_routes import RetainedRoutes
 from lakemq.plugins.mqtt.routing.bans import KINDS, Ban, check_ban
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.state.sessions import Session
@@ -87,7 +88,14 @@ class MqttAdmin:
     def routes(self) -> Sequence[AnyRoute]:
         """The routes, for the node's admin API."""
         one = "mqtt/clients/{client_id}"
+        retained = RetainedRoutes(
+            lambda: self._engine.hub,
+            lambda: self._engine.node_id,
+            lambda: self._engine.now_ms(),
+            lambda: self._engine.after(),
+        )
         return [
+            *retained.routes(),
             self._clients(),
             self._subscriptions(),
             AdminRoute("GET", one, self.client, ClientAnswer, OwnQuery, own=True),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from lakemq.broker_core.api.administration.routes import (
@@ -134,8 +136,8 @@ class BanMade(BanRow):
 class BanBody(Body):
     """Whom to ban."""
 
-    kind: str = Field(min_length=1, max_length=20)
-    """`client_id`, `user` or `host` (an address or a network)."""
+    kind: Literal["client_id", "user", "host"]
+    """`host`: an address or a network."""
     value: str = Field(min_length=1, max_length=1024)
     seconds: int | None = Field(default=None, ge=1, le=10**9)
     """For how long; left out: for ever."""

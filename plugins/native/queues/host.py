@@ -193,6 +193,10 @@ class QueueHost:
 
     # -- operators
 
+    def names(self) -> list[tuple[str, str]]:
+        """(group, topic) of all queues, in no order."""
+        return list(self._store.settings)
+
     async def describe(
         self, request: pb.DescribeQueuesRequest, principal: Principal
     ) -> list[pb.Queue]:

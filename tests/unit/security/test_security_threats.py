@@ -164,20 +164,20 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
     "meta-plain": ("integration/meta/test_meta_member.py::test_plain_text_is_for_loopback_only",),
     "admin-rights": (
         f"{NODE}::test_the_http_admin_asks_who_one_is",
-        "integration/node/test_admin_limits.py"
+        "integration/admin/test_admin_limits.py"
         "::test_names_of_degraded_partitions_are_for_those_who_may_ask",
     ),
     "admin-browser": (
-        "integration/node/test_admin_limits.py::test_a_name_that_is_not_ours_reads_nothing",
-        "integration/node/test_admin.py::test_web_pages_change_nothing",
+        "integration/admin/test_admin_limits.py::test_a_name_that_is_not_ours_reads_nothing",
+        "integration/admin/test_admin.py::test_web_pages_change_nothing",
     ),
     "admin-audit": (
-        "integration/node/test_admin_resources.py::test_changes_are_in_the_audit_log",
+        "integration/admin/test_admin_resources.py::test_changes_are_in_the_audit_log",
         "unit/admin/test_admin_service.py::test_changes_are_audited_without_secrets",
     ),
     "admin-bounds": (
-        "integration/node/test_admin_limits.py::test_a_connection_that_asks_nothing_is_closed",
-        "integration/node/test_admin_limits.py::test_one_address_does_not_take_all_connections",
+        "integration/admin/test_admin_limits.py::test_a_connection_that_asks_nothing_is_closed",
+        "integration/admin/test_admin_limits.py::test_one_address_does_not_take_all_connections",
     ),
 }
 """Anchor (without `threat-`) -> tests that fail where the line does not hold."""

@@ -7,7 +7,9 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from urllib.parse import quote
 
+import paho.mqtt.client as paho
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -181,3 +183,63 @@ def test_changes_by_the_native_protocol_are_audited(node: NodeProcess) -> None:
     )
     (refused,) = json.loads(failed.output)
     assert refused["outcome"] == "UNKNOWN_TOPIC"
+
+
+def test_a_queue_and_its_dead_letters(node: NodeProcess) -> None:
+    topic, dead, group = unique("work"), unique("dead"), unique("workers")
+    ask(node, "POST", "topics", {"name": topic})
+    path = f"queues/{group}/{topic}"
+    assert ask(node, "GET", path).json["code"] == "UNKNOWN_GROUP"
+    settings = {"attempts_max": 1, "dead_letter": dead}
+    assert ask(node, "PATCH", path, settings).json["attempts_max"] == 1
+    with lakemq.connect(node.native) as client:
+        client.send(topic, b"good", key=b"k", headers=(("own", b"1"),))
+        with client.queue(topic, group=group) as queue:
+            (record,) = queue.next_batch(1)
+            record.reject()
+        deadline = time.monotonic() + 30
+        while not ask(node, "GET", f"topics?q={dead}").data:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        while ask(node, "GET", f"topics/{dead}/offsets").json["offsets"] != {"0": 1}:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    (row,) = ask(node, "GET", f"queues?q={group}").data
+    assert (row["topic"], row["dead_letter_topic"], row["consumers"]) == (topic, dead, 0)
+    for _ in range(2):
+        tried = ask(node, "POST", f"{path}/redrive?dry_run=true").json
+        assert (tried["published"], tried["offsets"], tried["next_offset"]) == (1, [0], 1)
+    assert ask(node, "POST", f"{path}/redrive").json["published"] == 1
+    assert ask(node, "POST", f"{path}/redrive?offset=1").json["published"] == 0
+    records = ask(node, "GET", f"topics/{topic}/partitions/0/records").json["records"]
+    assert [(each["key"], each["value"]) for each in records] == [("k", "good")] * 2
+    assert records[0]["headers"] == records[1]["headers"]
+    assert ask(node, "POST", f"{path}/reset?dry_run=true", {"to": "earliest"}).json["offsets"] == {
+        "0": 0
+    }
+    assert ask(node, "POST", f"{path}/reset", {"to": "latest"}).json["offsets"] == {"0": 2}
+    assert ask(node, "DELETE", path).status == 200
+    assert ask(node, "GET", path).status == 404
+
+
+def test_retained_messages_and_bridges(node: NodeProcess) -> None:
+    name = f"{unique('kept')}/a b"
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=unique("publisher"))
+    client.connect("127.0.0.1", node.mqtt_port)
+    client.loop_start()
+    client.publish(name, b"21.5", 1, retain=True).wait_for_publish(20)
+    client.disconnect()
+    client.loop_stop()
+    path = f"mqtt/retained/{quote(name, safe='')}"
+    deadline = time.monotonic() + 20
+    while (found := ask(node, "GET", path)).status == 404 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (found.json["payload"], found.json["qos"], found.json["node"]) == ("21.5", 1, "node-1")
+    listed = ask(node, "GET", f"mqtt/retained?filter={quote(name.replace('a b', '+'))}").data
+    assert [(each["topic_name"], each["size_bytes"]) for each in listed] == [(name, 4)]
+    assert ask(node, "DELETE", f"{path}?dry_run=true").status == 200
+    assert ask(node, "DELETE", path).json["topic_name"] == name
+    assert ask(node, "GET", path).json["code"] == "UNKNOWN_RETAINED"
+    assert ask(node, "GET", "mqtt/retained?filter=a%23").status == 400
+    # Nodes without a link have no such path.
+    assert ask(node, "GET", "bridges").json["code"] == "UNKNOWN_PATH"

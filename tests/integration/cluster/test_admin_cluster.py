@@ -1,0 +1,125 @@
+"""Goal: whichever node is asked, the admin API answers for the whole cluster, and what belongs to
+another node is carried out there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import lakemq
+from tests.support.node.admin_api import Answered, ask
+from tests.support.node.node import NodeProcess, unique
+
+Nodes = dict[str, NodeProcess]
+
+
+def spread_topic(nodes: Nodes) -> tuple[str, dict[int, str]]:
+    """A topic of which each broker leads a partition: (name, leaders)."""
+    name = unique("spread")
+    ask(nodes["a"], "POST", "topics", {"name": name, "partitions": 2})
+    rows = until(
+        lambda: ask(nodes["b"], "GET", f"partitions?topic={name}"),
+        lambda found: found.status == 200 and all(each["leader"] for each in found.data),
+    ).data
+    leaders = {each["partition"]: each["leader"] for each in rows}
+    assert set(leaders.values()) == {"a", "b"}
+    return name, leaders
+
+
+def until(look: Callable[[], Answered], wanted: Callable[[Answered], bool]) -> Answered:
+    deadline = time.monotonic() + 30
+    while not wanted(found := look()):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
+def test_records_and_offsets_from_any_node(nodes: Nodes) -> None:
+    name, leaders = spread_topic(nodes)
+    for number in leaders:
+        body = {"records": [{"value": f"to {number}"}]}
+        done = ask(nodes["a"], "POST", f"topics/{name}/records?partition={number}", body)
+        assert done.json["stored"] == 1, done
+    for node in "ab":
+        found = ask(nodes[node], "GET", f"topics/{name}/partitions")
+        assert [(each["partition"], each["node"]) for each in found.data] == sorted(leaders.items())
+        assert [each["high_watermark"] for each in found.data] == [1, 1]
+        assert ask(nodes[node], "GET", f"topics/{name}/offsets").json["offsets"] == {"0": 1, "1": 1}
+        for number in leaders:
+            read = ask(nodes[node], "GET", f"topics/{name}/partitions/{number}/records").json
+            assert [each["value"] for each in read["records"]] == [f"to {number}"]
+    elsewhere = next(number for number, leader in leaders.items() if leader == "b")
+    path = f"topics/{name}/partitions/{elsewhere}/delete-records"
+    assert ask(nodes["a"], "POST", path, {"before": -1}).json["log_start_offset"] == 1
+    assert ask(nodes["b"], "GET", f"topics/{name}/offsets?at=earliest").json["offsets"] == {
+        str(number): int(number == elsewhere) for number in leaders
+    }
+
+
+def test_groups_of_all_nodes(nodes: Nodes) -> None:
+    name, leaders = spread_topic(nodes)
+    for number in leaders:
+        for _ in range(3):
+            ask(nodes["a"], "POST", f"topics/{name}/records?partition={number}",
+                {"records": [{"value": "x"}]})  # fmt: skip
+    group = unique("group")
+    for node in "ab":
+        with lakemq.connect(nodes[node].native) as client:
+            client.reset_offsets(group, {lakemq.TopicPartition(name, each): 1 for each in leaders})
+    rows = ask(nodes["a"], "GET", f"groups?q={group}").data
+    assert [(each["node"], each["lag"]) for each in rows] == [("a", 4), ("b", 4)]
+    reset = {"topic": name, "to": "latest"}
+    done = ask(nodes["a"], "POST", f"groups/{group}/reset?node=b", reset).json
+    assert [(each["before"], each["after"]) for each in done["offsets"]] == [(1, 3), (1, 3)]
+    assert ask(nodes["b"], "GET", f"groups/{group}").json["lag"] == 0
+    assert ask(nodes["b"], "GET", f"groups/{group}?node=a").json["lag"] == 4
+    # a change is in the log of the node that was asked, with what the other one noted
+    (noted,) = ask(nodes["b"], "GET", f"audit?q={group}&limit=500").data[:1]
+    assert (noted["node"], noted["action"]) == ("a", "POST groups/{group}/reset")
+    assert (noted["request"]["node"], noted["before"]) == ("b", {"0": 1, "1": 1})
+
+
+def test_a_member_knows_the_catalog_and_names_brokers_for_the_rest(nodes: Nodes) -> None:
+    name, _ = spread_topic(nodes)
+    member = nodes["m"]
+    assert [each["name"] for each in ask(member, "GET", f"topics?q={name}").data] == [name]
+    assert {each["node"] for each in ask(member, "GET", "nodes").data} >= {"a", "b"}
+    assert ask(member, "GET", "cluster").json["nodes"]["active"] >= 2
+    refused = ask(member, "POST", "topics", {"name": unique("t")})
+    assert (refused.status, refused.json["code"]) == (503, "UNAVAILABLE")
+    assert "is no broker" in refused.json["detail"]
+    assert ask(member, "GET", "groups").status in (404, 503)
+    assert ask(member, "GET", "/readyz").status == 200
+
+
+def test_nodes_drain_and_come_back(nodes: Nodes) -> None:
+    name, leaders = spread_topic(nodes)
+    assert ask(nodes["a"], "POST", "nodes/b/drain?dry_run=true").json["state"] == "active"
+    assert ask(nodes["a"], "POST", "nodes/b/drain").json == {"node": "b", "state": "draining"}
+    until(
+        lambda: ask(nodes["a"], "GET", "nodes/b"), lambda found: found.json["state"] == "draining"
+    )
+    assert ask(nodes["b"], "GET", "cluster").json["nodes"]["draining"] == 1
+    assert ask(nodes["m"], "POST", "nodes/b/undrain").json["state"] == "active"
+    assert ask(nodes["a"], "DELETE", "nodes/b").json["code"] == "INVALID_REQUEST"
+    assert ask(nodes["a"], "DELETE", "nodes/c").json["code"] == "UNKNOWN_NODE"
+    number = next(each for each, leader in leaders.items() if leader == "b")
+    path = f"topics/{name}/partitions/{number}"
+    wrong = ask(nodes["a"], "POST", f"{path}/move", {"to": ["a", "b"]})
+    assert "wants 1 replicas" in wrong.json["detail"] or wrong.status == 400, wrong
+    assert ask(nodes["a"], "POST", f"{path}/move?dry_run=true", {"to": ["c"]}).status == 404
+    assert ask(nodes["a"], "POST", f"{path}/move", {"to": ["a"]}).status == 202
+    until(lambda: ask(nodes["b"], "GET", path), lambda found: found.json["leader"] == "a")
+
+
+def test_a_node_that_is_down_is_missing_and_the_rest_is_answered(nodes: Nodes) -> None:
+    nodes["b"].kill()
+    try:
+        found = ask(nodes["a"], "GET", "plugins")
+        assert {each["node"] for each in found.data} == {"a"}
+        (missing,) = found.json["meta"]["missing"]
+        assert missing["node"] == "b" and missing["reason"]
+        assert ask(nodes["a"], "GET", "plugins?node=b").status == 503
+    finally:
+        nodes["b"].start(60)
+    until(lambda: ask(nodes["a"], "GET", "plugins?node=b"), lambda found: found.status == 200)
