@@ -52,6 +52,7 @@ from lakemq.broker_core.configuration.settings import (
 )
 from lakemq.broker_core.meta_failures import broker_error
 from lakemq.broker_core.node_replicas import NodeReplicas
+from lakemq.broker_core.partition_sizes import PartitionSizes
 from lakemq.broker_core.partitions import Partitions
 from lakemq.broker_core.publishing.admission import Admission
 from lakemq.broker_core.publishing.interception import Interception
@@ -63,7 +64,7 @@ from lakemq.broker_core.security.quotas import Use
 from lakemq.broker_core.topic_admin import TopicAdmin, default_topic_config
 from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
 from lakemq.meta_service.api.errors import MetaError
-from lakemq.meta_service.api.remote.control_calls import ControlCalls
+from lakemq.meta_service.api.remote.control_calls import ControlCalls, HeartbeatReport
 from lakemq.meta_service.api.types import MetaClient, ReplicaEnd
 
 
@@ -102,6 +103,7 @@ class CoreBroker:
             node_id, storage, self.replicas.assignments, self._nodes.address_of
         )
         self._repairs = SegmentRepairs(network, self._partitions, cluster_settings)
+        self._sizes = PartitionSizes(self._partitions)
         self._catalog = CatalogView(meta, self._partitions, self._default_config)
         self._schemas = SchemaRegistry(meta)
         self._topic_admin = TopicAdmin(
@@ -122,11 +124,9 @@ class CoreBroker:
             self._schemas, self._producer_ids, now_ms,
         )  # fmt: skip
         self._coordinator = TransactionCoordinator(
-            self,
-            transaction_settings or TransactionSettings(),
-            now_ms=now_ms,
+            self, transaction_settings or TransactionSettings(), now_ms=now_ms,
             admission=self._admission,
-        )
+        )  # fmt: skip
         self._scheduler = Scheduler(
             self, schedule_settings or ScheduleSettings(), now_ms, self._admission
         )
@@ -258,6 +258,14 @@ class CoreBroker:
             status.revision,
             self._plugins,
         )
+
+    def heartbeat(self, now_s: float) -> HeartbeatReport:
+        """What the next heartbeat says of the broker: `stored_bytes`, `led_bytes`,
+        `replica_lag_records`, and sizes of some partitions. `now_s`: a monotonic time."""
+        sizes = self._sizes.look(now_s)
+        lag = float(max(0, self.replicas.lag_records()))
+        load = {**self._sizes.figures(), "replica_lag_records": lag}
+        return HeartbeatReport(load, sizes=sizes)
 
     # -- partitions
 

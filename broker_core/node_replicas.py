@@ -100,6 +100,17 @@ class NodeReplicas:
                 while self.replication.led():  # noqa: ASYNC110  it falls once in a process's life
                     await asyncio.sleep(_LOOK_S)
 
+    def lag_records(self) -> int:
+        """The most records that a partition which this node follows lacks of those that its leader
+        has committed."""
+        return max(
+            (
+                each.leader_high_watermark - each.log.log_end_offset
+                for each in self.replication.followed()
+            ),
+            default=0,
+        )
+
     # -- other nodes
 
     def _registered_nodes(self) -> dict[str, int]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from lakemq.broker_core.api.errors import UnknownTopic
+from lakemq.broker_core.api.errors import NotLeader, UnknownTopic
 from lakemq.broker_core.api.leadership import check_leads, check_partition, leadership, leads
 from lakemq.broker_core.api.ports import PartitionLog, Storage, Tap
 from lakemq.broker_core.api.replica_ports import Repairable, ReplicaLog
@@ -232,7 +232,7 @@ class Partitions:
 
     def serves(self, topic: TopicInfo, partition: int) -> bool:
         """Whether this node takes appends to, and fetches from, the partition."""
-        if not self._is_led(topic, partition):
+        if not self._is_led(topic, partition) or (topic.name, partition) not in self._logs:
             return False
         place = self._shared.get((topic.name, partition))
         return place is None or self._assignments.leads(place)
@@ -247,7 +247,13 @@ class Partitions:
         place = self._shared.get((topic, partition))
         if place is not None:
             self._assignments.check(place, f"{topic}/{partition}", leadership(info, partition))
-        return self._logs[topic, partition]
+        log = self._logs.get((topic, partition))
+        if log is None:  # moved away: it is deleted before the rest of the change is applied
+            raise NotLeader(
+                f"{topic}/{partition}: {self._node_id} gives its replica up",
+                epoch=leadership(info, partition).epoch,
+            )
+        return log
 
     def readable_end(self, topic: str, partition: int) -> Offset | None:
         """High watermark of this node's replica; None: the catalog assigns none to it. Raises
@@ -317,6 +323,21 @@ class Partitions:
         leader = leadership(info, partition).leader
         detail = f"led by {leader}" if leader else "no node leads it"
         return PartitionStatus(partition, "remote", 0, 0, 0, 0, 0, detail)
+
+    def opened(self) -> list[tuple[Place, PartitionLog]]:
+        """All logs of this node, of internal topics too."""
+        return [
+            (Place(self._topics[name].topic_id, number), log)
+            for (name, number), log in self._logs.items()
+            if name in self._topics
+        ]
+
+    def is_leader(self, place: Place) -> bool:
+        """Whether the catalog names this node as the leader of a partition of no internal topic."""
+        topic = self.find_id(place.topic_id)
+        if topic is None or is_internal(topic.name):
+            return False
+        return leads(self._node_id, topic, place.partition)
 
     def disowned(self) -> list[tuple[str, int]]:
         """(topic id, partition) of replicas of which this disk has lost something, and which other

@@ -17,6 +17,7 @@ from lakemq.administration import NodeAdministration
 from lakemq.broker_core.api.administration.node import CatalogAccess
 from lakemq.broker_core.api.errors import LakeMQError, PluginError, StartupError
 from lakemq.broker_core.api.ports import (
+    Connected,
     Interceptor,
     Listener,
     Mechanism,
@@ -42,6 +43,7 @@ from lakemq.data_folder import DataFolder, storage_id
 from lakemq.loop_watchdog import LoopWatchdog
 from lakemq.member_catalog import MemberCatalog
 from lakemq.meta_service.api.errors import StartupFailed
+from lakemq.meta_service.api.remote.control_calls import HeartbeatReport
 from lakemq.meta_service.api.types import NodeRegistration
 from lakemq.meta_service.server.member import MetaMember
 from lakemq.meta_service.server.tls import load_pem
@@ -84,6 +86,7 @@ class Node:
         self._member: MetaMember | RemoteMeta
         self._administration: NodeAdministration
         self._registration: Registration | None = None
+        self._load: NodeLoad
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -339,11 +342,13 @@ class Node:
             VERSION,
             heartbeats=True,
             storage_id=storage,
+            roles=tuple(self.config.node.roles),
         )
+        self._load = NodeLoad(self.data_dir)
         self._registration = registration = Registration(
             self._member.control(),
             node,
-            NodeLoad(self.data_dir),
+            self._heartbeat,
             self._fail,
             self.broker.replicas,
             self.broker.disowned(),
@@ -354,6 +359,12 @@ class Node:
         # topics made before any node had registered have their leader now
         await self.broker.refresh()
         self._administration.ready = True
+
+    def _heartbeat(self) -> HeartbeatReport:
+        report = self.broker.heartbeat(time.monotonic())
+        counted = [each.connections() for each in self.listeners if isinstance(each, Connected)]
+        load = {**self._load(), **report.load, "connections": float(sum(counted))}
+        return report._replace(load=load)
 
     def _fail(self, reason: str) -> None:
         # Storage and registration may both fail: the first reason is shown.

@@ -25,12 +25,13 @@ class NodeLoad:
         self._folder = folder
         self._now_s = now_s
         self._cpu_s = cpu_s
+        self._began_s = now_s()
         self._measured = now_s(), cpu_s()
         self._cpu_ratio = 0.0
 
     def __call__(self) -> dict[str, float]:
         """`disk_used_ratio`: of the file system, 0 to 1. `cpu_ratio`: CPU time of this process by
-        time; 1 is one core, which bounds an event loop."""
+        time; 1 is one core, which bounds an event loop. `uptime_s`: how long it has been there."""
         then_s, spent_s = self._measured
         now_s = self._now_s()
         if now_s - then_s >= _CPU_S:
@@ -40,4 +41,5 @@ class NodeLoad:
         return {
             "disk_used_ratio": usage.used / max(1, usage.used + usage.free),
             "cpu_ratio": self._cpu_ratio,
+            "uptime_s": now_s - self._began_s,
         }

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from lakemq.broker_core.api.errors import StartupError
@@ -63,20 +63,20 @@ class Registration:
         self,
         client: RemoteClient,
         node: NodeRegistration,
-        load: Callable[[], Mapping[str, float]],
+        report: Callable[[], HeartbeatReport],
         on_refused: Callable[[str], None],
         partitions: LedPartitions,
         disowned: Sequence[tuple[str, int]] = (),
         leaderless: Callable[[], Sequence[ReplicaEnd]] = tuple,
     ) -> None:
-        """`load()`: figures for heartbeats. `on_refused(message)`: another process holds this node
-        id or a copy of this data folder, so this one must stop. `disowned`: (topic id, partition)
-        of replicas that are damaged or missing on this disk. `leaderless()`: where replicas of
-        partitions without a leader end, for heartbeats."""
+        """`report()`: what the next heartbeat says. `on_refused(message)`: another process holds
+        this node id or a copy of this data folder, so this one must stop. `disowned`: (topic id,
+        partition) of replicas that are damaged or missing on this disk. `leaderless()`: where
+        replicas of partitions without a leader end, for heartbeats."""
         self._client = client
         self._wanted = node
         self._node = node
-        self._load = load
+        self._said = report
         self._on_refused = on_refused
         self._partitions = partitions
         self._disowned = tuple(disowned)
@@ -188,8 +188,7 @@ class Registration:
             # arrival. It does not from one that says otherwise, so that is no lease either.
             self._partitions.lease.sent(number, now_s)
         led = self._partitions
-        return HeartbeatReport(
-            self._load(),
+        return self._said()._replace(
             ready=hears,
             full=led.is_full(),
             refusing=led.refusals.found(),

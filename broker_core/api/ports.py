@@ -200,6 +200,14 @@ class BoundPublish(NamedTuple):
 
 
 @runtime_checkable
+class Connected(Protocol):
+    """A listener that knows how many clients are connected to it."""
+
+    def connections(self) -> int:
+        """Open now; asked for after `start`."""
+
+
+@runtime_checkable
 class Listener(Protocol):
     """A socket (or several) that a protocol plugin opens."""
 

@@ -39,7 +39,12 @@ _SHOWN_MAX: Final = 5
 """Partitions that are named in an error."""
 _MOVES_MAX: Final = 1000
 """Of one call."""
-_DISK_FIGURE: Final = "disk_used_ratio"
+_FIGURES: Final = (
+    ("disk", "disk_used_ratio", ".2f"),
+    ("connections", "connections", ",.0f"),
+    ("behind", "replica_lag_records", ",.0f"),
+)
+"""Columns of heartbeats' figures: (name, figure, format)."""
 node = typer.Typer(no_args_is_help=True, help="Nodes: list, drain, decommission, remove.")
 Node = Annotated[str, typer.Argument(metavar="NODE", help="A node id.")]
 
@@ -47,9 +52,11 @@ Node = Annotated[str, typer.Argument(metavar="NODE", help="A node id.")]
 @node.command("list")
 @option_groups
 def list_nodes(as_json: AsJson = False, *, members: MetaOptions) -> None:
-    """List nodes: state, rack, partitions that they lead, replicas, disk, last heartbeat.
+    """List nodes: state, roles, partitions that they lead, replicas, what heartbeats say.
 
-    A disk or heartbeat that the leader of the MetaService has not heard of is shown as -.
+    Behind: the most records that a replica on the node lacks of those that its leader has
+    committed. Up: how long its process has been running. What the leader of the MetaService has
+    not heard is shown as -.
     """
 
     async def ask(client: RemoteClient) -> list[dict[str, Any]]:
@@ -63,18 +70,19 @@ def list_nodes(as_json: AsJson = False, *, members: MetaOptions) -> None:
         return
     rows = [
         (
-            each["node"], each["state"], each["rack"] or "-", str(each["leads"]),
-            str(each["replicas"]), _shown(each["figures"].get(_DISK_FIGURE), ".2f"),
-            _shown(each["silent_s"], ".1f", " s"), each["version"] or "-",
-            str(each["broker_epoch"]),
+            each["node"], each["state"], "+".join(each["roles"]) or "-", each["rack"] or "-",
+            str(each["leads"]), str(each["replicas"]),
+            *(_shown(each["figures"].get(figure), form) for _, figure, form in _FIGURES),
+            _up(each["figures"].get("uptime_s")), _shown(each["silent_s"], ".1f", " s"),
+            each["version"] or "-", str(each["broker_epoch"]),
             ", ".join(f"{name} {at}" for name, at in sorted(each["addresses"].items())),
         )
         for each in found
     ]  # fmt: skip
-    numbers = ("leads", "replicas", "disk", "heartbeat")
-    print_table(
-        ("node", "state", "rack", *numbers, "version", "epoch", "addresses"), rows, numbers=numbers
-    )
+    figures = (name for name, _, _ in _FIGURES)
+    numbers = ("leads", "replicas", *figures, "up", "heartbeat")
+    head = ("node", "state", "roles", "rack", *numbers, "version", "epoch", "addresses")
+    print_table(head, rows, numbers=numbers)
 
 
 def _listed(
@@ -90,6 +98,16 @@ def _listed(
 
 def _shown(value: float | None, form: str, unit: str = "") -> str:
     return "-" if value is None else f"{value:{form}}{unit}"
+
+
+def _up(uptime_s: float | None) -> str:
+    """In the greatest unit of which there are two or more."""
+    if uptime_s is None:
+        return "-"
+    for unit, unit_s in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if uptime_s >= 2 * unit_s:
+            return f"{uptime_s // unit_s:.0f} {unit}"
+    return f"{uptime_s:.0f} s"
 
 
 @node.command()

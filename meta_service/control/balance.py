@@ -7,8 +7,10 @@ to the emptiest, which is the least that levels them. A plan for a cluster that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from lakemq.meta_service.api.types import (
@@ -19,14 +21,17 @@ from lakemq.meta_service.api.types import (
 )
 from lakemq.meta_service.catalog.control_commands import ACTIVE, FENCED
 from lakemq.meta_service.catalog.nodes import holds_replicas
+from lakemq.meta_service.control.leader_balance import spread_leaders
 
 FULL_RATIO: Final = 0.9
 """A node whose disk is as full as this takes no more replicas."""
 DISK_FIGURE: Final = "disk_used_ratio"
-BYTES_FIGURE: Final = "bytes_per_s"
+BYTES_FIGURE: Final = "stored_bytes"
 
 Loads = Mapping[str, Mapping[str, float]]
 """Figures of the nodes' heartbeats, by node id."""
+Sizes = Mapping[tuple[str, int], int]
+"""(topic id, partition) -> bytes, of those that leaders have told."""
 
 
 class PlannedMove(NamedTuple):
@@ -47,6 +52,16 @@ class PlannedMove(NamedTuple):
         return len(set(self.target) - set(self.replicas))
 
 
+def cheapest_first(moves: Sequence[PlannedMove], sizes: Sizes) -> list[PlannedMove]:
+    """Those that copy nothing, then the smallest; what is of unknown size comes last."""
+
+    def cost(move: PlannedMove) -> tuple[bool, float]:
+        size = sizes.get((move.topic_id, move.partition), float("inf"))
+        return bool(move.copies), size * move.copies if move.copies else 0.0
+
+    return sorted(moves, key=cost)
+
+
 @dataclass
 class _Home:
     """One partition while the plan is made."""
@@ -62,9 +77,17 @@ def plan(
     nodes: Sequence[NodeRegistration],
     leaving: Sequence[str] = (),
     loads: Loads | None = None,
+    sizes: Sizes = MappingProxyType({}),
+    size_max_bytes: int | None = None,
 ) -> list[PlannedMove]:
-    """Moves, in the order of topics and partitions. Partitions without any replica are left out."""
-    return _Planner(topics, nodes, leaving, loads or {}).plan()
+    """Moves, in the order of topics and partitions. Partitions without any replica are left out.
+
+    `sizes`: leaders are spread by them. `size_max_bytes`: larger partitions, and those of unknown
+    size, stay where they are, and are counted there.
+    """
+    return _Planner(
+        topics, nodes, leaving, loads or {}, sizes=sizes, size_max_bytes=size_max_bytes
+    ).plan()
 
 
 def repair(
@@ -100,9 +123,12 @@ class _Planner:
         loads: Loads,
         *,
         keeps_without_leader: bool = False,
+        sizes: Sizes = MappingProxyType({}),
+        size_max_bytes: int | None = None,
     ) -> None:
         """`keeps_without_leader`: nothing can be copied of a partition that no live node leads, so
         it stays where it is."""
+        self._sizes = sizes
         self._racks = {node.node_id: node.rack for node in nodes}
         self._loads = loads
         stays = {n.node_id for n in nodes if n.state in (ACTIVE, FENCED)} - set(leaving)
@@ -113,7 +139,7 @@ class _Planner:
         )
         self._takes = [node for node in takes if not self._is_full(node)]
         self._stays = stays if takes else set(self._racks)  # nowhere to go: stay
-        self._homes = [
+        homes = [
             _Home(topic, partition, partition.target or partition.replicas)
             for topic in topics
             for partition in topic.partitions
@@ -123,7 +149,14 @@ class _Planner:
             and (not keeps_without_leader or _can_copy(partition, leaving))
         ]
         self._held: dict[str, dict[int, None]] = {node: {} for node in stays}
-        self._leads = dict.fromkeys(self._racks, 0)
+        self._homes, self._fixed = list[_Home](), list[_Home]()
+        for home in homes:
+            size = self._size(home)
+            moves = size_max_bytes is None or (size is not None and size <= size_max_bytes)
+            (self._homes if moves else self._fixed).append(home)
+
+    def _size(self, home: _Home) -> int | None:
+        return self._sizes.get((home.topic.topic_id, home.partition.partition))
 
     def _is_full(self, node: str) -> bool:
         return self._loads.get(node, {}).get(DISK_FIGURE, 0.0) >= FULL_RATIO
@@ -159,6 +192,10 @@ class _Planner:
         return self._moves()
 
     def _begin(self) -> None:
+        for number, home in enumerate(self._fixed, 1):
+            for node in self._stays.intersection(home.before):
+                # A number that no partition has which may move.
+                self._held.setdefault(node, {})[-number] = None
         for number, home in enumerate(self._homes):
             home.nodes = [node for node in home.before if node in self._stays]
             for node in home.nodes:
@@ -255,7 +292,7 @@ class _Planner:
     def _movable(self, old: str, new: str) -> int | None:
         """A partition on the one node that may go to the other."""
         held = self._held[old]
-        for number in tuple(held):
+        for number in [each for each in held if each >= 0]:
             home = self._homes[number]
             if new not in home.nodes and self._keeps_racks(home, old, new):
                 return number
@@ -268,19 +305,13 @@ class _Planner:
 
     def _lead(self) -> None:
         """First replicas evenly: it costs no copy. Those that need not change stay."""
-        for home in self._homes:
-            self._leads[home.nodes[0]] = self._leads.get(home.nodes[0], 0) + 1
-        while any([self._lead_elsewhere(home) for home in self._homes]):
-            pass  # one change may allow another
-
-    def _lead_elsewhere(self, home: _Home) -> bool:
-        """Whether that brought two nodes nearer to each other."""
-        first = home.nodes[0]
-        best = min(home.nodes, key=lambda node: (self._leads.get(node, 0), node))
-        if self._leads[first] - self._leads.get(best, 0) < 2:
-            return False
-        home.nodes.remove(best)
-        home.nodes.insert(0, best)
-        self._leads[first] -= 1
-        self._leads[best] = self._leads.get(best, 0) + 1
-        return True
+        led, led_bytes = dict.fromkeys(self._racks, 0), Counter[str]()
+        for home in self._fixed:
+            led[home.before[0]] = led.get(home.before[0], 0) + 1
+            led_bytes[home.before[0]] += self._size(home) or 0
+        spread_leaders(
+            [home.nodes for home in self._homes],
+            [self._size(home) or 0 for home in self._homes],
+            led,
+            led_bytes,
+        )

@@ -43,6 +43,7 @@ from lakemq.meta_service.control.failure_detector import FailureDetector, NodeSt
 from lakemq.meta_service.control.load_history import LoadHistory
 from lakemq.meta_service.control.mover import Mover
 from lakemq.meta_service.control.partition_counts import PartitionCounts
+from lakemq.meta_service.control.partition_sizes import PartitionSizes
 from lakemq.meta_service.control.settling import PREFERRED_S, Settling, Stored
 from lakemq.meta_service.core.gateway import Gateway
 
@@ -75,7 +76,8 @@ class Controller:
         `replace_after_s`: time after which the replicas of a dead node are placed elsewhere; 0:
         never. `member_id`: of its member."""
         self.failure_detector = FailureDetector(member_id)
-        self.mover = Mover(gateway, self.failure_detector.loads, replace_after_s)
+        self.sizes = PartitionSizes(gateway)
+        self.mover = Mover(gateway, self.failure_detector.loads, self.sizes.sizes, replace_after_s)
         self.history = LoadHistory()
         self.partition_counts = PartitionCounts(gateway)
         self._settling = Settling(gateway, stored, self.full_nodes)
@@ -204,6 +206,7 @@ class Controller:
             self.mover.restart()
             self._settling.restart(now_s)
             self.history.restart()
+            self.sizes.restart()
             self._settled_revision = self._settled_preferred = -1
             self._nodes_changed_s = now_s
             self._leading_term = term

@@ -16,7 +16,7 @@ from lakemq.meta_service.api.types import (
     PartitionDescription,
     TopicDescription,
 )
-from lakemq.meta_service.catalog.control_commands import FENCED, TOPICS_MAX
+from lakemq.meta_service.catalog.control_commands import ACTIVE, FENCED, TOPICS_MAX
 from lakemq.meta_service.catalog.moves import (
     REBALANCE_KEY,
     FinishMoves,
@@ -31,7 +31,15 @@ from lakemq.meta_service.catalog.pages.rows import decode_page
 from lakemq.meta_service.catalog.results import value_of
 from lakemq.meta_service.catalog.tables import NODE_PREFIX, PAGE_PREFIX, TOPIC_PREFIX, Row
 from lakemq.meta_service.catalog.topics import decode_topic, topic_key
-from lakemq.meta_service.control.balance import Loads, PlannedMove, plan, repair, wants_repair
+from lakemq.meta_service.control.balance import (
+    Loads,
+    PlannedMove,
+    Sizes,
+    cheapest_first,
+    plan,
+    repair,
+    wants_repair,
+)
 from lakemq.meta_service.core.gateway import Gateway
 from lakemq.meta_service.core.topics import PREFIXES, topic_of_rows
 
@@ -40,6 +48,11 @@ PLAN_S: Final = 1.0
 """A plan is made at most this often."""
 REPAIRS_AT_ONCE: Final = 20
 """Partitions under way while no rebalance was asked for."""
+WELCOME_S: Final = 60.0
+"""Time in which a node that has joined is given partitions that are nearly empty: leaders tell
+sizes by turns, and replicas that topics want come first."""
+EMPTY_BYTES: Final = 1 << 20
+"""A partition of this size is copied in no time: it is placed as if it were new."""
 
 
 class _Found(NamedTuple):
@@ -57,12 +70,17 @@ class Mover:
     """Part of the controller. Lives in the event loop."""
 
     def __init__(
-        self, gateway: Gateway, loads: Callable[[], Loads], replace_after_s: float = 0.0
+        self,
+        gateway: Gateway,
+        loads: Callable[[], Loads],
+        sizes: Callable[[], Sizes],
+        replace_after_s: float = 0.0,
     ) -> None:
-        """`replace_after_s`: time after which replicas of a dead node are placed elsewhere; 0:
-        never."""
+        """`sizes()`: of partitions, as far as they are known. `replace_after_s`: time after which
+        replicas of a dead node are placed elsewhere; 0: never."""
         self._gateway = gateway
         self._loads = loads
+        self._sizes = sizes
         self._replace_after_s = replace_after_s
         self._changed: set[bytes] = set()
         self._moving: dict[bytes, _Found] = {}
@@ -71,10 +89,17 @@ class Mover:
         self._fenced_s: dict[tuple[str, int], float] = {}
         self._repaired: object = None
         self._planned_s = float("-inf")
+        self._joined: dict[str, float | None] = {}
+        """Nodes that this leader has seen join -> when it saw them active first."""
+        self._welcomed: object = None
         gateway.listeners.append(self._note)
 
     def _note(self, rows: Sequence[tuple[bytes, Row | None]]) -> None:
-        self._changed.update(key for key, _ in rows if key.startswith(PREFIXES))
+        for key, row in rows:
+            if key.startswith(PREFIXES):
+                self._changed.add(key)
+            elif key.startswith(NODE_PREFIX) and row is not None and row.version == 1:
+                self._joined[key[len(NODE_PREFIX) :].decode()] = None
 
     def restart(self) -> None:
         """This member has become the leader: look at everything once."""
@@ -83,6 +108,7 @@ class Mover:
         self._moving.clear()
         self._amiss.clear()
         self._fenced_s.clear()
+        self._joined.clear()
         self._repaired = None
         self._planned_s = float("-inf")
 
@@ -101,14 +127,16 @@ class Mover:
         rows = self._gateway.cache.scan(NODE_PREFIX)
         return [decode_node(key, row.value) for key, row in rows]
 
-    async def plan(self, leaving: Sequence[str] = ()) -> list[PlannedMove]:
-        """What a rebalance would move now."""
+    async def plan(
+        self, leaving: Sequence[str] = (), size_max_bytes: int | None = None
+    ) -> list[PlannedMove]:
+        """What a rebalance would move now. `size_max_bytes`: if larger partitions stayed."""
         rows, pages = self._rows()
-        nodes, loads = self.nodes(), self._loads()
+        nodes, loads, sizes = self.nodes(), self._loads(), self._sizes()
 
         def made() -> list[PlannedMove]:  # in a thread: thousands of topics take a while
             topics = [topic_of_rows(key, row, pages) for key, row in rows]
-            return plan(topics, nodes, leaving, loads)
+            return plan(topics, nodes, leaving, loads, sizes, size_max_bytes)
 
         return await asyncio.to_thread(made)
 
@@ -130,9 +158,10 @@ class Mover:
             room = at_once - self.moving()
             if room > 0:
                 await self._begin(await self.plan((*leaving, *dead)), room, ends=True)
-        elif self._amiss or dead:
+        elif self._amiss or dead or self._joined:
             self._planned_s = now_s
-            await self._repair(dead)
+            if not ((self._amiss or dead) and await self._repair(dead)):
+                await self._welcome(now_s)
 
     def _dead(self, now_s: float) -> tuple[str, ...]:
         """Nodes that have been fenced for so long, as far as this leader knows, that others shall
@@ -201,8 +230,29 @@ class Mover:
         if done:
             LOG.info("%d partitions have moved", len(done))
 
-    async def _repair(self, dead: tuple[str, ...]) -> None:
-        """Give partitions the replicas that their topics want, where nodes are there for them."""
+    async def _welcome(self, now_s: float) -> None:
+        """Give nodes that have just joined their share of what is nearly empty: topics that the
+        first node of a cluster made at its start would else stay there as a whole."""
+        active = {node.node_id for node in self.nodes() if node.state == ACTIVE}
+        for name in active & self._joined.keys():
+            if self._joined[name] is None:
+                self._joined[name] = now_s
+        self._joined = {
+            name: since_s
+            for name, since_s in self._joined.items()
+            if since_s is None or now_s - since_s < WELCOME_S
+        }
+        now = (sorted(active), self._gateway.cache.revision, len(self._sizes()))
+        room = REPAIRS_AT_ONCE - self.moving()
+        if now == self._welcomed or room <= 0 or all(s is None for s in self._joined.values()):
+            return
+        moves = await self.plan(size_max_bytes=EMPTY_BYTES)
+        self._welcomed = now if not moves else None
+        await self._begin(moves, room, ends=False)
+
+    async def _repair(self, dead: tuple[str, ...]) -> bool:
+        """Give partitions the replicas that their topics want, where nodes are there for them;
+        whether any move began."""
         nodes, loads = self.nodes(), self._loads()
         # Where the last look found nothing to do, the next one does not either until something is
         # different.
@@ -210,7 +260,7 @@ class Mover:
         now = (dead, states, self._gateway.cache.revision if self._moving else len(self._amiss))
         room = REPAIRS_AT_ONCE - self.moving()
         if now == self._repaired or room <= 0:
-            return
+            return False
         rows, pages = self._rows()
 
         def made() -> list[PlannedMove]:
@@ -226,6 +276,7 @@ class Mover:
         moves = await asyncio.to_thread(made)
         self._repaired = now if not moves else None
         await self._begin(moves, room, ends=False)
+        return bool(moves)
 
     async def _begin(self, moves: list[PlannedMove], room: int, *, ends: bool) -> None:
         """`ends`: a rebalance is over when there is nothing left to move."""
@@ -235,7 +286,7 @@ class Mover:
             return
         begun = tuple(
             (move.topic, move.topic_id, move.partition, move.partition_epoch, move.target)
-            for move in moves[: min(room, TOPICS_MAX)]
+            for move in cheapest_first(moves, self._sizes())[: min(room, TOPICS_MAX)]
         )
         if begun:
             LOG.info("%d of %d partitions begin to move", len(begun), len(moves))

@@ -1056,6 +1056,7 @@ class HeartbeatRequest(_message.Message):
     FULL_FIELD_NUMBER: _builtins.int
     REFUSING_FIELD_NUMBER: _builtins.int
     LEADERLESS_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     broker_epoch: _builtins.int
     leaving: _builtins.bool
@@ -1078,6 +1079,10 @@ class HeartbeatRequest(_message.Message):
     def leaderless(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaEnd]:
         """its replicas of partitions without a leader; 100 are kept"""
 
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionSize]:
+        """of some partitions that the node leads, by turns"""
+
     def __init__(
         self,
         *,
@@ -1090,16 +1095,44 @@ class HeartbeatRequest(_message.Message):
         full: _builtins.bool = ...,
         refusing: _abc.Iterable[Global___Refusal] | None = ...,
         leaderless: _abc.Iterable[Global___ReplicaEnd] | None = ...,
+        sizes: _abc.Iterable[Global___PartitionSize] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ready", b"_ready", "ready", b"ready"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ready", b"_ready", "broker_epoch", b"broker_epoch", "full", b"full", "leaderless", b"leaderless", "leaving", b"leaving", "load", b"load", "node_id", b"node_id", "number", b"number", "ready", b"ready", "refusing", b"refusing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ready", b"_ready", "broker_epoch", b"broker_epoch", "full", b"full", "leaderless", b"leaderless", "leaving", b"leaving", "load", b"load", "node_id", b"node_id", "number", b"number", "ready", b"ready", "refusing", b"refusing", "sizes", b"sizes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ready: _TypeAlias = _typing.Literal["ready"]  # noqa: Y015
     _WhichOneofArgType__ready: _TypeAlias = _typing.Literal["_ready", b"_ready"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ready) -> _WhichOneofReturnType__ready | None: ...
 
 Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
+
+@_typing.final
+class PartitionSize(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    """16 bytes"""
+    partition: _builtins.int
+    size_bytes: _builtins.int
+    """of the leader's log"""
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "size_bytes", b"size_bytes", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionSize: _TypeAlias = PartitionSize  # noqa: Y015
 
 @_typing.final
 class Refusal(_message.Message):

@@ -181,6 +181,10 @@ class NativeListener:
         """The address that clients connect to, `host:port`."""
         return [f"{self._settings.advertised_host or self._settings.host}:{self._port}"]
 
+    def connections(self) -> int:
+        """Open connections, as of the last look at them; 0 where the system does not tell them."""
+        return self._guard.reconciler.limiter.connections
+
     async def stop(self) -> None:
         """Refuse new calls, end streams, then close."""
         self._service.stopping = True

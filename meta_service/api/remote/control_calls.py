@@ -33,6 +33,8 @@ _ACTIONS: Final = {
     "start": pb.RebalanceRequest.START,
     "stop": pb.RebalanceRequest.STOP,
 }
+SIZES_MAX: Final = 128
+"""Partitions whose sizes go with one heartbeat: 4 KB."""
 _PAUSE_S: Final = 0.05
 _ANSWER_S: Final = 1.0
 """Time without an answer after which a member is given up: another may lead by now."""
@@ -54,6 +56,9 @@ class HeartbeatReport(NamedTuple):
     """(node id, broker epoch) of nodes at whose address no process listens, as it has found."""
     leaderless: Sequence[ReplicaEnd] = ()
     """Its replicas of partitions without a leader."""
+    sizes: Sequence[tuple[str, int, int]] = ()
+    """(topic id, partition, bytes) of partitions that it leads, at most `SIZES_MAX`: another part
+    of them with each heartbeat."""
 
 
 class HeartbeatAnswer(NamedTuple):
@@ -115,6 +120,7 @@ class ControlCalls(Calls):
                         for each, epoch in said.refusing
                     ],
                     leaderless=[message_of(pb.ReplicaEnd, each) for each in said.leaderless],
+                    sizes=map(_size_message, said.sizes[:SIZES_MAX]),
                 )
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(period_s):
@@ -258,6 +264,13 @@ class ControlCalls(Calls):
             topic=topic, partition=partition, partition_epoch=partition_epoch, node_id=node_id
         )
         return int((await self._write(lambda t: t.topics.ElectUnclean, request)).leader_epoch)
+
+
+def _size_message(size: tuple[str, int, int]) -> pb.PartitionSize:
+    topic_id, partition, size_bytes = size
+    return pb.PartitionSize(
+        topic_id=bytes.fromhex(topic_id), partition=partition, size_bytes=size_bytes
+    )
 
 
 async def _each_within(responses: Any, answer_s: float) -> AsyncGenerator[Any]:

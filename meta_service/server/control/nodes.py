@@ -40,6 +40,8 @@ from lakemq.meta_service.proto import meta_pb2_grpc as rpc
 from lakemq.meta_service.server.failures import Context, streaming, unary
 from lakemq.meta_service.server.service import Service, Shared, writes
 
+SIZES_MAX: Final = 1000
+"""Partitions of one heartbeat whose sizes are looked at."""
 ADMISSION_S: Final = 0.4
 """Longest time that an answer to a heartbeat waits for the node to be let in."""
 _TOPIC_ID_DIGITS: Final = 32
@@ -174,6 +176,10 @@ class ClusterService(Service, rpc.ClusterServicer):
             self._processes.refused(
                 request.node_id, refusal.node_id, refusal.broker_epoch, self._now_s()
             )
+        self._controller.sizes.note(
+            (each.topic_id.hex(), each.partition, each.size_bytes)
+            for each in request.sizes[:SIZES_MAX]
+        )
         if request.leaving:
             if not node.leaving:
                 await self._controller.fence(node)

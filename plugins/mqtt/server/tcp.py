@@ -116,6 +116,10 @@ class MqttListener:
             memory,
         )
 
+    def connections(self) -> int:
+        """Clients that are connected, those included that are not let in yet."""
+        return self.limiter.connections
+
     # -- what the acceptor asks
 
     @property

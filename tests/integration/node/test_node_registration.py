@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -55,6 +55,7 @@ class Nodes:
         members = ", ".join(f'{name} = "127.0.0.1:{port}"' for name, port in raft)
         self.members = members
         self.meta = {name: f"127.0.0.1:{ports[3 + at]}" for at, name in enumerate(NAMES)}
+        self.native = {name: ports[6 + at] for at, name in enumerate(NAMES)}
         self.processes = {
             name: NodeProcess(
                 folder / name,
@@ -77,6 +78,16 @@ class Nodes:
             return {node.node_id: node for node in await client.nodes()}
         finally:
             await client.close()
+
+    def figures(self) -> dict[str, Mapping[str, float]]:
+        async def asked() -> dict[str, Mapping[str, float]]:
+            client = RemoteClient(list(self.meta.values()), attempt_s=0.5)
+            try:
+                return {each.node_id: each.figures for each in (await client.loads()).nodes}
+            finally:
+                await client.close()
+
+        return asyncio.run(asked())
 
     def look(self) -> dict[str, NodeRegistration]:
         return asyncio.run(self.registered())
@@ -136,6 +147,27 @@ def test_nodes_register_with_rack_and_storage(nodes: Nodes) -> None:
         stored = (nodes.processes[name].data_dir / "journal/storage.json").read_text()
         assert json.loads(stored) == {"format": 1, "storage_id": node.storage_id}
     assert len({node.storage_id for node in found.values()}) == 3
+
+
+def test_heartbeats_tell_roles_connections_and_bytes(nodes: Nodes) -> None:
+    with lakemq.connect(f"127.0.0.1:{nodes.native['a']}") as client:
+        client.create_topic("told", 1)
+        client.send("told", b"x" * 10_000)
+
+        def told(found: dict[str, NodeRegistration]) -> bool:
+            figures = nodes.figures()
+            return (
+                figures["a"]["connections"] >= 1
+                and sum(each["led_bytes"] >= 10_000 for each in figures.values()) == 1
+            )
+
+        nodes.until(told)
+    assert {name: node.roles for name, node in nodes.look().items()} == dict.fromkeys(
+        NAMES, ("meta", "broker")
+    )
+    for each in nodes.figures().values():
+        assert each["uptime_s"] > 0 and each["replica_lag_records"] == 0
+        assert each["stored_bytes"] >= each["led_bytes"]
 
 
 def test_a_killed_node_is_fenced_and_comes_back(nodes: Nodes) -> None:

@@ -51,17 +51,20 @@ async def alive(
     *names: str,
     catching_up: bool = True,
     ends: Mapping[str, Sequence[ReplicaEnd]] = MappingProxyType({}),
+    sizes: Sequence[tuple[str, int, int]] = (),
     **load: float,
-) -> AsyncIterator[None]:
+) -> AsyncIterator[dict[str, float]]:
     """Nodes that send heartbeats with these figures, and whose replicas catch up, until the block
-    ends. `ends`: what each says of its replicas without a leader."""
+    ends. `ends`: what each says of its replicas without a leader. Gives the figures: what is
+    changed there is told from then on, as in `sizes`."""
 
     async def beat(name: str) -> None:
-        node = await client.register_node(NodeRegistration(name, {}, heartbeats=True))
+        wanted = NodeRegistration(name, {}, heartbeats=True, roles=("broker",))
+        node = await client.register_node(wanted)
         async for _ in client.heartbeats(
             name,
             node.broker_epoch,
-            lambda _: HeartbeatReport(load, leaderless=ends.get(name, ())),
+            lambda _: HeartbeatReport(load, leaderless=ends.get(name, ()), sizes=sizes),
             period_s=0.1,
         ):
             pass
@@ -75,7 +78,7 @@ async def alive(
 
     await true(are_active)
     try:
-        yield
+        yield load
     finally:
         for task in tasks:
             task.cancel()

@@ -144,6 +144,29 @@ async def test_a_partition_of_another_node_is_refused_with_address_and_epoch(
     assert (told.value.leader, told.value.address, told.value.epoch) == ("", "", 4)
 
 
+async def test_a_replica_that_is_being_given_up_answers_that_others_lead(
+    partitions: Partitions, storage: StubStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleting, go_on = asyncio.Event(), asyncio.Event()
+
+    async def delete(topic_id: str, partition: int) -> None:
+        deleting.set()
+        await go_on.wait()
+
+    await partitions.assign(topic(ME))
+    monkeypatch.setattr(storage, "delete_partition", delete)
+    moving = asyncio.create_task(partitions.assign(topic(OTHER)))
+    await deleting.wait()
+    with pytest.raises(NotLeader):
+        partitions.log("t", 0)
+    assert not partitions.serves(partitions.topic("t"), 0)
+    assert partitions.status("t", 0).state == "remote"
+    go_on.set()
+    await moving
+    with pytest.raises(NotLeader, match="is led by other"):
+        partitions.log("t", 0)
+
+
 @pytest.mark.parametrize(("known", "why"), [(2, "has ended"), (9, "is not known here yet")])
 async def test_another_epoch_than_the_clients_is_stale(
     partitions: Partitions, known: int, why: str

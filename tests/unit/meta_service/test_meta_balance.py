@@ -133,10 +133,10 @@ def test_a_full_node_takes_nothing() -> None:
     assert counts(after(old, moves), ["a", "b", "c"]) == [2, 0, 2]
 
 
-def test_of_alike_nodes_the_idle_one_takes_more() -> None:
+def test_of_alike_nodes_the_one_with_fewer_bytes_takes_more() -> None:
     old = topic(*[("a",)] * 2)
     nodes = [node("a"), node("b"), node("c")]
-    (move,) = plan([old], nodes, loads={"b": {"bytes_per_s": 1e6}})
+    (move,) = plan([old], nodes, loads={"b": {"stored_bytes": 1e6}})
     assert move.target == ("c",)
 
 
