@@ -138,8 +138,8 @@ def test_a_node_is_added_and_gets_its_share(cluster: Running) -> None:
     publishers.start()
     load.until_acked(100)
     serve_added(cluster)
-    assert "n4" in command(cluster, "cluster", "rebalance", "--plan")
     began = time.monotonic()
+    # Partitions that are nearly empty come to a new node by themselves, others by this.
     command(cluster, "cluster", "rebalance")
     until(lambda: sum(ADDED in each.replicas for each in partitions(cluster, topic)) >= 2)
     until_in_sync(cluster, topic)

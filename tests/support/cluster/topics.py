@@ -20,7 +20,7 @@ def ask(cluster: Cluster, question: Callable[[RemoteClient], Awaitable[T]]) -> T
     """What the MetaService answers."""
 
     async def asked() -> T:
-        client = RemoteClient(cluster.meta, attempt_s=0.5, timeout_s=30)
+        client = RemoteClient(cluster.meta, attempt_s=2, timeout_s=30)
         try:
             return await question(client)
         finally:
