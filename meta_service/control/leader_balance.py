@@ -1,6 +1,6 @@
 """Which replica comes first, and so leads: as many partitions on each node, then as many bytes.
 
-It costs no copy. Whoever need not change stays: numbers that differ by one are even, and bytes are
+It costs no copy. What need not change stays: numbers that differ by one are even, and bytes are
 left alone until a node leads a fifth more than the mean.
 """
 
