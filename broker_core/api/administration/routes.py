@@ -1,6 +1,6 @@
 """Routes of the admin API: what a plugin hands over to have it served, documented and audited.
 
-Pure. Models are pydantic's; OpenAPI is made of them (`docs/admin-api.md`).
+Models are pydantic's; OpenAPI is made of them (`docs/admin-api.md`).
 """
 
 from __future__ import annotations
