@@ -9,16 +9,18 @@ from pydantic import BaseModel
 
 from lakemq.broker_core.administration.audit_log import NoAuditLog
 from lakemq.broker_core.administration.operations import Operations
-from lakemq.broker_core.api.administration.audit import AuditLog
+from lakemq.broker_core.api.administration.audit import AuditLog, Change
 from lakemq.broker_core.api.administration.node import AnswerPeer, CatalogAccess, PluginState
 from lakemq.broker_core.api.administration.routes import Administered, AnyRoute
 from lakemq.broker_core.api.errors import Unavailable
 from lakemq.broker_core.api.ports import Listener
+from lakemq.broker_core.api.types import ANONYMOUS, AccessContext, Principal
 from lakemq.broker_core.broker import CoreBroker
 from lakemq.broker_core.cluster.administer import METHOD, Administering, administer
 from lakemq.broker_core.plugin_host import LoadedPlugin, PluginHost
 from lakemq.broker_core.security.authz.rule_book import RuleBook
 from lakemq.meta_service.api.remote.client import RemoteClient
+from lakemq.meta_service.server.operator_calls import OperatorCall
 from lakemq.telemetry import Telemetry
 
 _SECRET_WORDS = ("password", "secret", "token", "key", "credential")
@@ -66,6 +68,15 @@ class NodeAdministration:
         if broker is not None:
             self.audit = broker.audit
             broker.network.server.serve_call(METHOD, self._administering.answer)
+
+    async def note_operator_call(self, call: OperatorCall) -> None:
+        """Keep what an operator changed at the MetaService's own port."""
+        who = Principal(call.who, "certificate") if call.who else ANONYMOUS
+        context = AccessContext("meta", peer_host=call.host, listener="meta")
+        outcome = call.code or "done"
+        await self.audit.note(
+            Change(who, context, call.action, call.resource, outcome, call.detail, by="meta")
+        )
 
     def routes(self) -> Sequence[AnyRoute]:
         """Of the listeners that have started."""

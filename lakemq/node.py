@@ -311,7 +311,7 @@ class Node:
     def _administered(
         self, catalog: CatalogAccess, broker: CoreBroker | None
     ) -> NodeAdministration:
-        return NodeAdministration(
+        made = NodeAdministration(
             node_id=self.node_id,
             cluster_id=self._member.cluster_id,
             version=VERSION,
@@ -326,6 +326,9 @@ class Node:
             listeners=self.listeners,
             now_ms=self._now_ms,
         )
+        if isinstance(self._member, MetaMember):
+            self._member.on_operator_call = made.note_operator_call
+        return made
 
     def _admin_listeners(self) -> list[tuple[LoadedPlugin, Listener]]:
         return self.plugins.collect(

@@ -11,7 +11,7 @@ from typing import Final
 from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import StartupError
 from lakemq.meta_service.api.errors import MetaError, StartupFailed
-from lakemq.meta_service.api.remote.client import RemoteClient
+from lakemq.meta_service.api.remote.client import NODE_AGENT, RemoteClient
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.server.tls import channel_credentials, load_pem
 
@@ -37,7 +37,7 @@ class RemoteMeta:
             credentials = channel_credentials(load_pem(settings))
         except StartupFailed as error:
             raise StartupError(f"meta: {error}") from error
-        self._client = RemoteClient(settings.join, credentials=credentials)
+        self._client = RemoteClient(settings.join, credentials=credentials, agent=NODE_AGENT)
         backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random)
         deadline = time.monotonic() + settings.start_max_s
         while True:

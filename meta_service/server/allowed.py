@@ -14,6 +14,7 @@ import grpc
 from lakemq.meta_service.api.errors import InvalidArgument, MetaError, Overloaded, PermissionDenied
 from lakemq.meta_service.api.reading_turns import ReadingTurns
 from lakemq.meta_service.server.failures import Context, abort
+from lakemq.meta_service.server.operator_calls import Observe, observed
 
 _TURNS: Final = 2
 """Requests of callers without certificates that are read at a time, each of up to 4 MiB."""
@@ -78,8 +79,10 @@ class CertificateCheck(grpc.aio.ServerInterceptor):
     until it is read. Without certificates, which is so on loopback alone, few calls have
     their first message read at a time, and each connection has its turn."""
 
-    def __init__(self, allowed: Allowed) -> None:
+    def __init__(self, allowed: Allowed, observe: Observe | None = None) -> None:
+        """`observe`: told what operators change."""
         self._allowed = allowed
+        self._observe = observe
         self._turns = ReadingTurns(
             _TURNS, waiting_max=_WAITING_MAX, waiting_per_peer_max=_WAITING_PER_PEER_MAX,
             refusal=lambda: Overloaded("too many requests are on their way; try again"),
@@ -93,10 +96,10 @@ class CertificateCheck(grpc.aio.ServerInterceptor):
             return None
         guarded = self._guarded.get(details.method)
         if guarded is None:
-            guarded = self._guarded[details.method] = self._guard(handler)
+            guarded = self._guarded[details.method] = self._guard(handler, details.method)
         return guarded
 
-    def _guard(self, handler: Any) -> Any:
+    def _guard(self, handler: Any, method: str) -> Any:
         """The same handler, behind the check."""
         coders = handler.request_deserializer, handler.response_serializer
         # gRPC would read a single request before the handler runs; a stream is read by this check,
@@ -112,6 +115,8 @@ class CertificateCheck(grpc.aio.ServerInterceptor):
 
             return grpc.stream_stream_rpc_method_handler(streamed, *coders)
         single = handler.stream_unary or handler.unary_unary
+        if self._observe is not None:
+            single = observed(method, single, _caller, self._observe)
 
         async def answered(requests: Any, context: Context) -> Any:
             return await single(await self._admitted(requests, context, one), context)
@@ -147,6 +152,12 @@ class CertificateCheck(grpc.aio.ServerInterceptor):
                     for _ in range(2):  # the message, and the end
                         await _first(requests, _UNKNOWN_MAX_S)
             raise
+
+
+def _caller(context: Context) -> str:
+    """Names of the caller's certificate; empty: it has none."""
+    names = names_of(context)
+    return "" if names is None else ", ".join(dict.fromkeys([*names[0], *names[1]]))[:_SHOWN_MAX]
 
 
 async def _chained(first: Any, rest: AsyncIterator[Any]) -> AsyncIterator[Any]:

@@ -21,6 +21,7 @@ from lakemq.meta_service.server.control.nodes import ClusterService
 from lakemq.meta_service.server.control.topics import TopicsService
 from lakemq.meta_service.server.discovery_service import DiscoveryService
 from lakemq.meta_service.server.maintenance import MaintenanceService
+from lakemq.meta_service.server.operator_calls import Observe
 from lakemq.meta_service.server.schemas_service import SchemasService
 from lakemq.meta_service.server.services import KvService
 
@@ -57,8 +58,13 @@ class Services:
 class GrpcServer:
     """Serves one member. Plain text on loopback only."""
 
-    def __init__(self, services: Services, allowed: Allowed) -> None:
-        self._server = grpc.aio.server(interceptors=[CertificateCheck(allowed)], options=_OPTIONS)
+    def __init__(
+        self, services: Services, allowed: Allowed, observe: Observe | None = None
+    ) -> None:
+        """`observe`: told what operators change."""
+        self._server = grpc.aio.server(
+            interceptors=[CertificateCheck(allowed, observe)], options=_OPTIONS
+        )
         discovery_rpc.add_DiscoveryServicer_to_server(services.discovery, self._server)
         rpc.add_KvServicer_to_server(services.kv, self._server)
         rpc.add_ClusterServicer_to_server(services.cluster, self._server)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lakemq.meta_service.server.allowed import Allowed
     from lakemq.meta_service.server.assembly import Assembly, Membership
     from lakemq.meta_service.server.grpc_server import GrpcServer, Services
+    from lakemq.meta_service.server.operator_calls import Observe, OperatorCall
     from lakemq.meta_service.server.routed_client import RoutedClient
 
 
@@ -55,6 +56,12 @@ class MetaMember:
         self._server: GrpcServer | None = None
         self._joining: asyncio.Task[None] | None = None
         self._control: RoutedClient
+        self.on_operator_call: Observe | None = None
+        """Told what operators change at this member's own port, before they are answered."""
+
+    async def _operator_called(self, call: OperatorCall) -> None:
+        if self.on_operator_call is not None:
+            await self.on_operator_call(call)
 
     @property
     def cluster_id(self) -> str:
@@ -91,7 +98,7 @@ class MetaMember:
                 assembly.leader,
                 channel_credentials(pem),
             )
-            server = GrpcServer(services, allowed)
+            server = GrpcServer(services, allowed, self._operator_called)
             self._address = await server.start(
                 self._host, self._settings.port, server_credentials(pem)
             )

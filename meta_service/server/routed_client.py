@@ -12,7 +12,7 @@ import grpc
 
 from lakemq.meta_service.api.auth import AuthChange
 from lakemq.meta_service.api.remote.calls import Target
-from lakemq.meta_service.api.remote.client import RemoteClient
+from lakemq.meta_service.api.remote.client import NODE_AGENT, RemoteClient
 from lakemq.meta_service.api.schemas import SubjectChange
 from lakemq.meta_service.api.types import (
     KeyValue,
@@ -38,7 +38,7 @@ class RoutedClient(RemoteClient):
         timeout_s: float = 10.0,
     ) -> None:
         """`leader_name()`: (id, address) of the leader as far as this member knows."""
-        super().__init__([HERE], credentials=credentials, timeout_s=timeout_s)
+        super().__init__([HERE], credentials=credentials, timeout_s=timeout_s, agent=NODE_AGENT)
         self.local = local
         self._leader_name = leader_name
         self._targets[HERE] = LocalTarget(services)

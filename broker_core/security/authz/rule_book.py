@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from lakemq.broker_core.api.access import AccessContext, Operation, Principal, Resource, Rule
 from lakemq.broker_core.configuration.config import parse_config
@@ -13,6 +14,17 @@ from lakemq.broker_core.security.settings import RulesFile, SecuritySettings
 from lakemq.broker_core.security.watched_file import watched_file
 
 _log = logging.getLogger(__name__)
+OPERATOR_ROLES: Final = tuple(
+    Rule((f"role:{role}",), operations, "any", "*", rule_id=f"built-in:{role}")
+    for role, operations in (
+        ("viewer", ("describe",)),
+        ("reader", ("describe",)),
+        ("operator", ("describe", "alter")),
+        ("admin", ("all",)),
+    )
+)
+"""What roles of these names may do without further rules. They say nothing where everything is
+allowed anyway, so they count where the default is to deny."""
 
 
 class RuleBook:
@@ -38,8 +50,9 @@ class RuleBook:
 
     def _joined(self) -> RuleSet:
         in_file = self._file.current() if self._file is not None else ()
+        built_in = () if self._settings.unmatched_allows() else OPERATOR_ROLES
         return RuleSet(
-            [*self._written, *in_file, *self._kept.values()],
+            [*built_in, *self._written, *in_file, *self._kept.values()],
             unmatched_allows=self._settings.unmatched_allows(),
         )
 

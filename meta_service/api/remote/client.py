@@ -65,19 +65,26 @@ _OPTIONS: Final = (
 )
 
 
+NODE_AGENT: Final = "lakemq-node"
+"""What the client of a node says of itself."""
+_OPERATOR_AGENT: Final = "lakemq"
+
+
 class _Channel:
     """Implements `Target` over gRPC."""
 
     def __init__(
-        self, address: str, credentials: grpc.ChannelCredentials | None, name: str
+        self, address: str, credentials: grpc.ChannelCredentials | None, name: str, agent: str
     ) -> None:
-        """`name`: what the certificate must name in place of the host; empty: the host."""
+        """`name`: what the certificate must name in place of the host; empty: the host. `agent`:
+        what the client says of itself."""
         self.address = address
-        options = (*_OPTIONS, ("grpc.ssl_target_name_override", name)) if name else _OPTIONS
+        plain = (*_OPTIONS, ("grpc.primary_user_agent", agent))
+        options = (*plain, ("grpc.ssl_target_name_override", name)) if name else plain
         self._channel = (
             grpc.aio.secure_channel(address, credentials, options=options)
             if credentials is not None
-            else grpc.aio.insecure_channel(address, options=_OPTIONS)
+            else grpc.aio.insecure_channel(address, options=plain)
         )
         self.kv: Any = rpc.KvStub(self._channel)
         self.cluster: Any = rpc.ClusterStub(self._channel)
@@ -101,7 +108,10 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
         credentials: grpc.ChannelCredentials | None = None,
         timeout_s: float = 10.0,
         attempt_s: float = 2.0,
+        agent: str = _OPERATOR_AGENT,
     ) -> None:
+        """`agent`: what it says of itself; `NODE_AGENT` for a node's own calls."""
+        self._agent = agent
         self._credentials = credentials
         self._timeout_s = timeout_s
         self._attempt_s = attempt_s
@@ -121,7 +131,9 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
     def _target_at(self, address: str, name: str) -> Target:
         target = self._targets.get(address)
         if target is None:
-            target = self._targets[address] = _Channel(address, self._credentials, name)
+            target = self._targets[address] = _Channel(
+                address, self._credentials, name, self._agent
+            )
         return target
 
     def _turn(self, leader: str) -> None:

@@ -17,6 +17,7 @@ from lakemq.broker_core.api.administration.routes import (
     AnyRoute,
     Body,
     ChangeQuery,
+    Need,
     NoQuery,
     PageQuery,
     Query,
@@ -34,6 +35,7 @@ from lakemq.broker_core.api.types import (
 
 _WHO = r"^(user:.+|role:.+|anonymous|any)$"
 _RATE_MAX = 2**50
+_GRANT = Need(Operation.CREATE)
 Effect = Literal["allow", "deny"]
 
 
@@ -152,8 +154,8 @@ class DeletedEntry(Answer):
 
 
 class AccessRoutes:
-    """`/api/v1/users`, `/rules`, `/quotas`, `/access/test`. All need the right to `alter` the
-    cluster, except to look at rules and quotas."""
+    """`/api/v1/users`, `/rules`, `/quotas`, `/access/test`. Who changes them can give itself every
+    right, so the right to `alter` the cluster is not enough: it takes that to `create` it."""
 
     def __init__(self, node: AdministeredNode) -> None:
         self._node = node
@@ -166,23 +168,25 @@ class AccessRoutes:
                          lambda each: each.name, {"name": lambda each: each.name},
                          summary="List users that the MetaService keeps."),
             AdminRoute("POST", "users", self.add_user, UserAnswer, ChangeQuery, NewUser,
-                       status=201),
+                       need=_GRANT, status=201),
             AdminRoute("GET", user, self.user, UserAnswer, NoQuery),
-            AdminRoute("PATCH", user, self.change_user, UserAnswer, NoQuery, UserChanges),
-            AdminRoute("DELETE", user, self.delete_user, DeletedEntry, ChangeQuery),
+            AdminRoute("PATCH", user, self.change_user, UserAnswer, NoQuery, UserChanges,
+                       need=_GRANT),
+            AdminRoute("DELETE", user, self.delete_user, DeletedEntry, ChangeQuery, need=_GRANT),
             AdminListing("rules", RuleAnswer, self._rules, self._rule_rows,
                          lambda each: each.rule_id,
                          {"id": lambda each: each.rule_id,
                           "resource": lambda each: f"{each.kind}:{each.name}"},
                          keep=_is_about, query=RulesQuery,
                          summary="List rules that the MetaService keeps."),
-            AdminRoute("POST", "rules", self.add_rule, RulesMade, NoQuery, NewRule, status=201),
-            AdminRoute("DELETE", rule, self.delete_rule, DeletedEntry, ChangeQuery),
+            AdminRoute("POST", "rules", self.add_rule, RulesMade, NoQuery, NewRule, need=_GRANT,
+                       status=201),
+            AdminRoute("DELETE", rule, self.delete_rule, DeletedEntry, ChangeQuery, need=_GRANT),
             AdminListing("quotas", QuotaAnswer, self._quotas, self._quota_rows,
                          lambda each: each.principal, {"who": lambda each: each.principal},
                          summary="List quotas that the MetaService keeps."),
-            AdminRoute("PUT", quota, self.set_quota, QuotaAnswer, NoQuery, QuotaBody),
-            AdminRoute("DELETE", quota, self.delete_quota, DeletedEntry, ChangeQuery),
+            AdminRoute("PUT", quota, self.set_quota, QuotaAnswer, NoQuery, QuotaBody, need=_GRANT),
+            AdminRoute("DELETE", quota, self.delete_quota, DeletedEntry, ChangeQuery, need=_GRANT),
             AdminRoute("GET", "access/test", self.test, Tested, TestQuery),
         ]  # fmt: skip
 

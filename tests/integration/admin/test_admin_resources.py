@@ -15,6 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 import lakemq
+from lakemq.cli.main import app as lakemq_app
 from lakemq.plugins.admin.cli import audit
 from tests.support.node.admin_api import ask
 from tests.support.node.node import NodeProcess, unique
@@ -243,3 +244,34 @@ def test_retained_messages_and_bridges(node: NodeProcess) -> None:
     assert ask(node, "GET", "mqtt/retained?filter=a%23").status == 400
     # Nodes without a link have no such path.
     assert ask(node, "GET", "bridges").json["code"] == "UNKNOWN_PATH"
+
+
+def test_changes_at_the_metaservices_own_port_are_audited(node: NodeProcess) -> None:
+    name = unique("bob")
+    members = ["--address", node.addresses["meta"]]
+    for arguments, given in (
+        (["user", "add", name, "--role", "viewer", "--password-stdin"], "geheim\n"),
+        (["acl", "add", "-w", f"user:{name}", "-o", "read", "-r", "topic:x"], ""),
+        (["user", "delete", name], ""),
+        (["node", "remove", name], ""),
+    ):
+        CliRunner().invoke(lakemq_app, [*arguments, *members], input=given)
+    deadline = time.monotonic() + 20
+    rows: list[dict[str, object]] = []
+    while len(rows) < 4 and time.monotonic() < deadline:  # a refusal is noted when it was told
+        rows = [each for each in ask(node, "GET", "audit?limit=500").data if name in str(each)]
+    assert [(each["action"], each["resource"], each["outcome"]) for each in reversed(rows)] == [
+        ("access.put", name, "done"),
+        ("access.put", rows[-2]["resource"], "done"),
+        ("access.delete", name, "done"),
+        ("node.remove", name, "NOT_FOUND"),
+    ]
+    assert {(each["by"], each["who"], each["from_host"]) for each in rows} == {
+        ("meta", "anonymous", "127.0.0.1")
+    }
+    assert "argon" not in str(rows) and "geheim" not in str(rows)
+    # What a broker asks for is noted where its client asked, once.
+    topic = unique("once")
+    ask(node, "POST", "topics", {"name": topic})
+    newest = ask(node, "GET", "audit?limit=500").data
+    assert [each["by"] for each in newest if topic in str(each)] == ["api"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lakemq.broker_core.api.access import Rule
+from lakemq.broker_core.api.access import NO_CONTEXT, Operation, Principal, Resource, Rule
 from lakemq.broker_core.api.errors import ConfigError
 from lakemq.broker_core.configuration.config import load_config
 from lakemq.broker_core.security.authz.rule_book import RuleBook
@@ -115,12 +115,40 @@ def test_a_rules_file_is_read_again_and_a_broken_one_is_not(tmp_path: Path) -> N
     path.write_text(line.format("a"))
     settings = SecuritySettings(rules_file=str(path))
     book = RuleBook(settings, lambda: told.append("changed"))
-    assert [rule.name for rule in book.rules.rules] == ["a"]
+    assert _names(book) == ["a"]
     path.write_text(line.format("longer"))
     book.refresh()
-    assert [rule.name for rule in book.rules.rules] == ["longer"] and told == ["changed"]
+    assert _names(book) == ["longer"] and told == ["changed"]
     path.write_text(line.format("broken") + "oops = 1\n")
     book.refresh()
-    assert [rule.name for rule in book.rules.rules] == ["longer"]
+    assert _names(book) == ["longer"]
     with pytest.raises(ConfigError, match=r"rules.toml: rules.toml:5: rules.0.oops: unknown"):
         RuleBook(settings, lambda: None)
+
+
+def _names(book: RuleBook) -> list[str]:
+    """Of the rules that somebody has written."""
+    return [rule.name for rule in book.rules.rules if not rule.rule_id.startswith("built-in")]
+
+
+@pytest.mark.parametrize(
+    ("role", "may"),
+    [
+        ("viewer", {"describe"}),
+        ("reader", {"describe"}),
+        ("operator", {"describe", "alter"}),
+        ("admin", {each.value for each in Operation}),
+        ("guest", set()),
+    ],
+)
+def test_what_roles_of_operators_may(tmp_path: Path, role: str, may: set[str]) -> None:
+    book = RuleBook(loaded(tmp_path, '[security]\nunmatched = "deny"'), lambda: None)
+    who = Principal("ann", roles=(role,))
+    for kind in ("cluster", "topic", "group", "schema", "transaction"):
+        for operation in Operation:
+            allowed = book.authorize(who, operation, Resource(kind, "x"), NO_CONTEXT)
+            assert allowed is (operation.value in may), (kind, operation)
+    book.replace({"d": Rule(("role:admin",), ("all",), "topic", "secret", False)})
+    assert not book.authorize(who, Operation.READ, Resource("topic", "secret"), NO_CONTEXT)
+    open_book = RuleBook(loaded(tmp_path, ""), lambda: None)
+    assert open_book.rules.rules == ()
