@@ -30,27 +30,28 @@ def register_replication_metrics(
         )
 
     gauges: list[tuple[str, Callable[[], float], str, str]] = [
-        ("replication.lag_records", lambda: max(map(_lag, replication.led()), default=0), "",
+        ("replication.lag_records",
+         lambda: max(map(_lag, replication.led()), default=0), "{record}",
          "Records that the slowest follower of a partition led here is behind."),
-        ("replication.lag_ms", lambda: replication.lag_ms(), "ms",
+        ("replication.lag_time", lambda: replication.lag_ms() / 1000, "s",
          "How long the slowest follower of a partition led here has been behind."),
-        ("partitions.led", lambda: len(replication.led()), "",
+        ("partitions.led", lambda: len(replication.led()), "{partition}",
          "Replicated partitions led here."),
-        ("partitions.followed", lambda: len(replication.followed()), "",
+        ("partitions.followed", lambda: len(replication.followed()), "{partition}",
          "Partitions followed here."),
-        ("partitions.under_replicated", led(_is_under_replicated), "",
+        ("partitions.under_replicated", led(_is_under_replicated), "{partition}",
          "Partitions led here of which not all replicas are in sync."),
-        ("partitions.under_min_isr", led(lambda each: bool(each.core.shortage())), "",
+        ("partitions.under_min_isr", led(lambda each: bool(each.core.shortage())), "{partition}",
          "Partitions led here with fewer replicas in sync than they need."),
-        ("partitions.leaderless", leaderless, "",
+        ("partitions.leaderless", leaderless, "{partition}",
          "Partitions without a leader, of which this node is the first replica."),
     ]  # fmt: skip
     counters: list[tuple[str, Callable[[], float], str, str]] = [
-        ("replication.bytes_in", lambda: replication.bytes_in, "By", "Batches from leaders."),
-        ("replication.bytes_out", lambda: replication.bytes_out, "By", "Batches to followers."),
-        ("isr.changes", lambda: replication.changes.changes, "",
+        ("replication.received", lambda: replication.bytes_in, "By", "Batches from leaders."),
+        ("replication.sent", lambda: replication.bytes_out, "By", "Batches to followers."),
+        ("isr.changes", lambda: replication.changes.changes, "{change}",
          "Changes of in-sync sets that this node asked for and got."),
-        ("elections", lambda: replication.elections, "",
+        ("elections", lambda: replication.elections, "{election}",
          "Times that this node began to lead a replicated partition."),
     ]  # fmt: skip
     for name, value, unit, description in gauges:

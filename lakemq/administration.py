@@ -21,7 +21,7 @@ from lakemq.broker_core.plugin_host import LoadedPlugin, PluginHost
 from lakemq.broker_core.security.authz.rule_book import RuleBook
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.server.operator_calls import OperatorCall
-from lakemq.telemetry import Telemetry
+from lakemq.telemetry.provider import Telemetry
 
 _SECRET_WORDS = ("password", "secret", "token", "key", "credential")
 _NO_SECRETS = ("key_file", "tls_key", "secret_file")

@@ -92,10 +92,14 @@ class LoopWatchdog:
         meter.create_observable_counter(
             "lakemq.node.loop.stalls",
             [stalls],
-            description="times the event loop was held too long",
+            "{stall}",
+            "Times that the event loop was held too long.",
         )
         meter.create_observable_counter(
-            "lakemq.node.loop.stalled", [seconds], "s", "how long it was held, together"
+            "lakemq.node.loop.stalled",
+            [seconds],
+            "s",
+            "How long the event loop was held, added up.",
         )
 
 

@@ -50,7 +50,8 @@ from lakemq.meta_service.server.tls import load_pem
 from lakemq.node_load import NodeLoad
 from lakemq.registration import Registration
 from lakemq.remote_meta import RemoteMeta
-from lakemq.telemetry import Telemetry
+from lakemq.telemetry.process import register_process_metrics
+from lakemq.telemetry.provider import Telemetry
 
 _log = logging.getLogger(__name__)
 VERSION = version("lakemq")
@@ -108,6 +109,7 @@ class Node:
         folder.open()
         self._stack.callback(folder.close)
         self._stack.callback(self.telemetry.close)
+        register_process_metrics(self.telemetry.meter("process"), self.data_dir)
         # Before storage and security, which take the catalog's client; the stack closes in reverse,
         # so the catalog outlives all that use it.
         await self._start_meta()
@@ -115,6 +117,10 @@ class Node:
             await self._start_broker()
         else:
             await self._start_member()
+        if self.telemetry.push is not None:
+            self.telemetry.push.start()
+            # The first to be stopped: the last push still reads all figures.
+            self._stack.push_async_callback(self.telemetry.push.stop)
 
     async def _start_member(self) -> None:
         """The rest of a node that is a member of the MetaService and no broker."""
@@ -270,7 +276,8 @@ class Node:
         self.telemetry.meter("broker_core").create_observable_counter(
             "lakemq.corrupt_batches",
             [lambda _: [Observation(SKIPPED.count)]],
-            description="Corrupt stored batches that a reader skipped.",
+            "{batch}",
+            "Corrupt stored batches that a reader skipped.",
         )
         register_interception_metrics(self.telemetry.meter("broker_core"), interception)
         broker = CoreBroker(

@@ -139,3 +139,9 @@ class TelemetrySettings(Section):
 
     prometheus: bool = True
     """Whether the HTTP admin serves `/metrics` in Prometheus' text format."""
+    otlp_endpoint: str = ""
+    """Where metrics are pushed by OTLP, such as `http://127.0.0.1:4318/v1/metrics`; empty: where
+    the variables `OTEL_EXPORTER_OTLP_*` say if `OTEL_METRICS_EXPORTER` is `otlp`, else nowhere.
+    Needs `pip install lakemq[otlp]`."""
+    otlp_interval_ms: int = Field(default=0, ge=0)
+    """Time between two pushes (ms); 0: what `OTEL_METRIC_EXPORT_INTERVAL` says, else a minute."""

@@ -11,17 +11,26 @@ from lakemq.broker_core.publishing.interception import Calls, Interception
 
 def register_interception_metrics(meter: Meter, interception: Interception) -> None:
     """One instrument per number, with the plugin as attribute."""
-    growing: dict[str, tuple[Callable[[Calls], float], str]] = {
-        "calls": (lambda calls: calls.calls, "groups of records shown to interceptors"),
-        "failures": (lambda calls: calls.failures, "calls that raised or gave unusable columns"),
-        "slow": (lambda calls: calls.slow, "calls that held the node up for 100 ms or more"),
-        "seconds": (lambda calls: calls.seconds, "time in which the node did nothing else (s)"),
+    growing: dict[str, tuple[Callable[[Calls], float], str, str]] = {
+        "calls": (lambda calls: calls.calls, "{call}", "Groups of records shown to interceptors."),
+        "failures": (
+            lambda calls: calls.failures,
+            "{call}",
+            "Calls that raised or gave unusable columns.",
+        ),
+        "slow": (
+            lambda calls: calls.slow,
+            "{call}",
+            "Calls that held the node up for 100 ms or more.",
+        ),
+        "time": (lambda calls: calls.seconds, "s", "Time in which the node did nothing else."),
     }
-    for name, (read, description) in growing.items():
+    for name, (read, unit, description) in growing.items():
         meter.create_observable_counter(
             f"lakemq.interceptors.{name}",
             [_callback(read, interception)],
-            description=description,
+            unit,
+            description,
         )
 
 

@@ -10,34 +10,43 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 if TYPE_CHECKING:
     from lakemq.broker_core.security.assembly import Security
 
-Read = Callable[[], int]
+Read = Callable[[], float]
 
 
 def register_metrics(meter: Meter, security: Security) -> None:
     """One instrument per number; nothing is done until they are read."""
     access, checker = security.access, security.checker
-    growing: dict[str, tuple[Read, str]] = {
-        "logins.accepted": (lambda: access.accepted, "clients let in; with native, each call"),
-        "logins.refused": (lambda: access.refused, "clients not let in"),
-        "logins.hasty": (lambda: security.attempts.refused, "refused unseen after many failures"),
-        "passwords.checked": (lambda: checker.hashed, "passwords checked by argon2 or SCRAM keys"),
+    growing: dict[str, tuple[Read, str, str]] = {
+        "logins.accepted": (
+            lambda: access.accepted, "{login}", "Clients let in; with native, each call."
+        ),
+        "logins.refused": (lambda: access.refused, "{login}", "Clients not let in."),
+        "logins.hasty": (
+            lambda: security.attempts.refused, "{login}", "Refused unseen after many failures."
+        ),
+        "passwords.checked": (
+            lambda: checker.hashed, "{password}", "Passwords checked by argon2 or SCRAM keys."
+        ),
         "passwords.turned_away": (
-            lambda: checker.refused,
-            "logins refused because too many were waiting",
+            lambda: checker.refused, "{login}", "Refused because too many were waiting."
         ),
         "authorizers.questions": (
             lambda: sum(each.questions for each in security.http_authorizers),
-            "web services asked what a client may do",
+            "{question}",
+            "Web services asked what a client may do.",
         ),
         "authorizers.failures": (
             lambda: sum(each.failures for each in security.http_authorizers),
-            "questions that they did not answer",
+            "{question}",
+            "Questions that web services did not answer.",
         ),
-        "quota.waits": (lambda: security.quotas.waits_ms, "waits for quotas, together (ms)"),
-    }
-    for name, (read, description) in growing.items():
+        "quota.waits": (
+            lambda: security.quotas.waits_ms / 1000, "s", "Waits for quotas, added up."
+        ),
+    }  # fmt: skip
+    for name, (read, unit, description) in growing.items():
         meter.create_observable_counter(
-            f"lakemq.security.{name}", [_callback(read)], description=description
+            f"lakemq.security.{name}", [_callback(read)], unit, description
         )
 
 

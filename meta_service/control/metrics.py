@@ -33,38 +33,48 @@ def register(meter: Meter, member: Assembly, snapshot_age_s: Callable[[], float]
     node, cache, hub, gateway = member.node, member.cache, member.hub, member.gateway
 
     gauges: list[tuple[str, Callable[[], float], str, str]] = [
-        ("raft.term", lambda: node.term, "", "Term of this member."),
+        ("raft.term", lambda: node.term, "{term}", "Term of this member."),
         ("raft.leader", lambda: int(node.is_leader), "", "1 on the leader."),
-        ("raft.commit_index", lambda: node.commit_index, "", "Last log index committed."),
-        ("raft.applied_index", lambda: node.applied_index, "", "Last log index applied."),
-        ("raft.lag", member.lag, "", "Entries of the slowest member behind the leader's log."),
-        ("raft.voters", lambda: len(node.group.voters), "", "Members that vote."),
-        ("raft.learners", lambda: len(node.group.learners), "", "Members that do not vote yet."),
+        ("raft.commit_index", lambda: node.commit_index, "{entry}", "Last log index committed."),
+        ("raft.applied_index", lambda: node.applied_index, "{entry}", "Last log index applied."),
+        ("raft.lag", member.lag, "{entry}",
+         "Entries of the slowest member behind the leader's log."),
+        ("raft.voters", lambda: len(node.group.voters), "{member}", "Members that vote."),
+        ("raft.learners", lambda: len(node.group.learners), "{member}",
+         "Members that do not vote yet."),
         ("raft.log.bytes", lambda: member.log.size_bytes, "By", "Size of the log file."),
-        ("raft.waiting", lambda: node.waiting, "", "Commands that wait for a majority."),
+        ("raft.waiting", lambda: node.waiting, "{command}", "Commands that wait for a majority."),
         ("snapshot.age", snapshot_age_s, "s", "Age of the newest snapshot; -1: none."),
-        ("revision", lambda: cache.revision, "", "Revision of the catalog."),
-        ("cache.keys", lambda: len(cache), "", "Keys in memory."),
+        ("revision", lambda: cache.revision, "{revision}", "Revision of the catalog."),
+        ("cache.keys", lambda: len(cache), "{key}", "Keys in memory."),
         ("cache.bytes", lambda: cache.size_bytes, "By", "Keys and values in memory."),
-        ("watchers", lambda: hub.watchers, "", "Open watches."),
-    ]
+        ("watchers", lambda: hub.watchers, "{watch}", "Open watches."),
+    ]  # fmt: skip
     counters: list[tuple[str, Callable[[], float], str, str]] = [
-        ("raft.elections", lambda: node.elections, "", "Elections begun here."),
-        ("raft.syncs", lambda: member.log.syncs, "", "Fsyncs of the log."),
-        ("raft.read_rounds", lambda: node.rounds, "", "Rounds for linearizable reads."),
-        ("raft.snapshots.sent", lambda: node.snapshots_sent, "", "Snapshots sent to members."),
-        ("raft.snapshots.installed", lambda: node.snapshots_installed, "", "Snapshots taken."),
-        ("proposals", lambda: gateway.proposed, "", "Commands proposed here."),
-        ("proposal.time", lambda: gateway.latencies.total_ms, "ms", "Time spent on them."),
-        ("cache.hits", lambda: cache.hits, "", "Reads of a key that was there."),
-        ("cache.misses", lambda: cache.misses, "", "Reads of a key that was absent."),
-    ]
+        ("raft.elections", lambda: node.elections, "{election}", "Elections begun here."),
+        ("raft.syncs", lambda: member.log.syncs, "{fsync}", "Fsyncs of the log."),
+        ("raft.read_rounds", lambda: node.rounds, "{round}", "Rounds for linearizable reads."),
+        ("raft.snapshots.sent", lambda: node.snapshots_sent, "{snapshot}",
+         "Snapshots sent to members."),
+        ("raft.snapshots.installed", lambda: node.snapshots_installed, "{snapshot}",
+         "Snapshots taken."),
+        ("proposals", lambda: gateway.proposed, "{command}", "Commands proposed here."),
+        ("proposal.time", lambda: gateway.latencies.total_ms / 1000, "s",
+         "Time spent on commands."),
+        ("cache.hits", lambda: cache.hits, "{read}", "Reads of a key that was there."),
+        ("cache.misses", lambda: cache.misses, "{read}", "Reads of a key that was absent."),
+    ]  # fmt: skip
     if member.wire is not None:
         wire = member.wire
         counters += [
-            ("raft.bytes.out", lambda: wire.bytes_out, "By", "Sent to other members."),
-            ("raft.bytes.in", lambda: wire.bytes_in, "By", "Received from other members."),
-            ("raft.dropped", lambda: wire.dropped, "", "Messages dropped, to be repeated."),
+            ("raft.sent", lambda: wire.bytes_out, "By", "Sent to other members."),
+            ("raft.received", lambda: wire.bytes_in, "By", "Received from other members."),
+            (
+                "raft.dropped",
+                lambda: wire.dropped,
+                "{message}",
+                "Messages dropped, to be repeated.",
+            ),
         ]
     for name, value, unit, description in gauges:
         meter.create_observable_gauge(f"lakemq.meta.{name}", [_read(value)], unit, description)
@@ -86,22 +96,24 @@ _LACKING: Final = {
 def _register_cluster(meter: Meter, controller: Controller) -> None:
     """What the leader alone tells: a sum or a maximum over members is its word."""
 
-    def gauge(name: str, value: Callable[[], float], description: str) -> None:
+    def gauge(name: str, value: Callable[[], float], unit: str, description: str) -> None:
         def observe(options: CallbackOptions) -> Iterable[Observation]:
             if controller.is_active:
                 yield Observation(value())
 
-        meter.create_observable_gauge(f"lakemq.meta.{name}", [observe], "", description)
+        meter.create_observable_gauge(f"lakemq.meta.{name}", [observe], unit, description)
 
     gauge(
         "cluster.nodes_wanted",
         lambda: controller.advice().nodes_wanted,
+        "{node}",
         "Nodes to add; negative: to take out.",
     )
     for name, description in _LACKING.items():
         gauge(
             f"partitions.{name.replace('-', '_')}",
             partial(_count, controller.partition_counts, name),
+            "{partition}",
             description,
         )
 
@@ -120,5 +132,8 @@ def _register_latencies(meter: Meter, latencies: Latencies) -> None:
             yield Observation(count, {"le_ms": bound})
 
     meter.create_observable_counter(
-        "lakemq.meta.proposal.within", [observe], "", "Commands answered within so many ms."
+        "lakemq.meta.proposal.within",
+        [observe],
+        "{command}",
+        "Commands answered within so many ms.",
     )

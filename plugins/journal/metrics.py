@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from lakemq.plugins.journal.storage import JournalStorage
 
 _COUNTERS: Final = (
-    ("appended_records", "1", "Records that became durable."),
+    ("appended_records", "{record}", "Records that became durable."),
     ("appended_bytes", "By", "Bytes of record batches that became durable."),
-    ("flushes", "1", "Flushes: one write and one fsync of one partition each."),
-    ("failed_flushes", "1", "Flushes that did not write everything."),
-    ("refused_appends", "1", "Appends refused before they were written."),
-    ("duplicates", "1", "Appends of idempotent producers that were there already."),
-    ("tail_reads", "1", "Fetches answered from memory."),
-    ("disk_reads", "1", "Fetches answered from files."),
+    ("flushes", "{flush}", "Flushes: one write and one fsync of one partition each."),
+    ("failed_flushes", "{flush}", "Flushes that did not write everything."),
+    ("refused_appends", "{append}", "Appends refused before they were written."),
+    ("duplicates", "{append}", "Appends of idempotent producers that were there already."),
+    ("tail_reads", "{fetch}", "Fetches answered from memory."),
+    ("disk_reads", "{fetch}", "Fetches answered from files."),
     ("read_bytes", "By", "Bytes of record batches fetched."),
     ("scrubbed_bytes", "By", "Bytes of sealed segments read in search of damage."),
-    ("damages_found", "1", "Segments found damaged, by the scrub or by readers."),
-    ("repaired_segments", "1", "Segments put together again from another replica."),
+    ("damages_found", "{segment}", "Segments found damaged, by the scrub or by readers."),
+    ("repaired_segments", "{segment}", "Segments put together again from another replica."),
 )
 
 
@@ -36,16 +36,26 @@ def register_metrics(meter: Meter, storage: JournalStorage) -> None:
             description,
         )
     meter.create_observable_counter(
-        "lakemq.journal.flush_seconds",
+        "lakemq.journal.flush_time",
         [_callback(storage.flush_seconds)],
         "s",
         "Time that flush threads spent writing and syncing, added up.",
     )
     for name, unit, read, description in (
         ("unflushed_bytes", "By", storage.unflushed_bytes, "Appended bytes not yet durable."),
-        ("partitions", "1", storage.open_partitions, "Open partition logs."),
-        ("fenced_partitions", "1", storage.fenced_partitions, "Logs that take no appends."),
-        ("damaged_segments", "1", storage.damaged_segments, "Segments known to be damaged now."),
+        ("partitions", "{partition}", storage.open_partitions, "Open partition logs."),
+        (
+            "fenced_partitions",
+            "{partition}",
+            storage.fenced_partitions,
+            "Logs that take no appends.",
+        ),
+        (
+            "damaged_segments",
+            "{segment}",
+            storage.damaged_segments,
+            "Segments known to be damaged now.",
+        ),
         ("size_bytes", "By", storage.size_bytes, "Bytes of record batches on this disk."),
     ):
         meter.create_observable_gauge(

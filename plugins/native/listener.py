@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import grpc
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.metrics import Meter
 
 from lakemq.broker_core.api.administration.routes import AnyRoute
 from lakemq.broker_core.api.errors import StartupError
 from lakemq.broker_core.api.ports import Broker
 from lakemq.plugins.native.config import NativeSettings
+from lakemq.plugins.native.metrics import observe_native, observe_queues
 from lakemq.plugins.native.proto.admin_pb2_grpc import add_AdminServicer_to_server
 from lakemq.plugins.native.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from lakemq.plugins.native.proto.native_pb2_grpc import add_NativeServicer_to_server
@@ -22,7 +23,6 @@ from lakemq.plugins.native.proto.schemas_pb2_grpc import add_SchemasServicer_to_
 from lakemq.plugins.native.proto.security_pb2_grpc import add_SecurityServicer_to_server
 from lakemq.plugins.native.proto.transactions_pb2_grpc import add_TransactionsServicer_to_server
 from lakemq.plugins.native.queues.admin_routes import QueueRoutes
-from lakemq.plugins.native.queues.metrics import observe_queues
 from lakemq.plugins.native.queues.service import QueueService
 from lakemq.plugins.native.server.authentication import Entrance
 from lakemq.plugins.native.server.connection_guard import ConnectionGuard, limits_of
@@ -75,45 +75,9 @@ class NativeListener:
         self._security = SecurityService(broker, self._entrance, self._guard)
         self._server: grpc.aio.Server | None = None
         self._port = 0
-        self._observe(meter)
-        observe_queues(meter, self._queues.host)
+        observe_native(meter, self._service, settings.lag_metrics_max)
+        observe_queues(meter, self._queues.host, settings.lag_metrics_max)
         observe_transactions(meter, broker)
-
-    def _observe(self, meter: Meter) -> None:
-        service = self._service
-
-        def bytes_in(_: CallbackOptions) -> Iterable[Observation]:
-            yield Observation(service.bytes_in)
-
-        def bytes_out(_: CallbackOptions) -> Iterable[Observation]:
-            yield Observation(service.bytes_out)
-
-        def batches_in(_: CallbackOptions) -> Iterable[Observation]:
-            yield Observation(service.batches_in)
-
-        meter.create_observable_counter("lakemq.native.produce.bytes", [bytes_in], "By")
-        meter.create_observable_counter("lakemq.native.fetch.bytes", [bytes_out], "By")
-
-        def commits(_: CallbackOptions) -> Iterable[Observation]:
-            yield Observation(service.groups.commits)
-
-        def rebalances(_: CallbackOptions) -> Iterable[Observation]:
-            yield Observation(service.groups.rebalances)
-
-        def lags(_: CallbackOptions) -> Iterable[Observation]:
-            most = self._settings.lag_metrics_max
-            for (group, topic), lag in service.groups.largest_lags(most).items():
-                yield Observation(lag, {"group": group, "topic": topic})
-
-        meter.create_observable_counter("lakemq.native.produce.batches", [batches_in])
-        meter.create_observable_counter("lakemq.native.group.commits", [commits])
-        meter.create_observable_counter("lakemq.native.group.rebalances", [rebalances])
-        meter.create_observable_gauge("lakemq.native.group.lag", [lags])
-
-        def left_out(_: CallbackOptions) -> Iterable[Observation]:
-            yield Observation(service.groups.lags_left_out)
-
-        meter.create_observable_gauge("lakemq.native.group.lag.left_out", [left_out])
 
     def admin_routes(self) -> Sequence[AnyRoute]:
         """What operators do with groups and queues."""

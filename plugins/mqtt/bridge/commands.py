@@ -13,7 +13,9 @@ from lakemq.broker_core.api.command_line import AdminOptions, option_groups, pri
 
 bridge = typer.Typer(no_args_is_help=True, help="Bridges to remote MQTT brokers.")
 
-_LINE: Final = re.compile(r'^bridge_([a-z_]+?)(?:_total)?\{[^}]*?\blink="([^"]*)"[^}]*\} (\S+)$')
+_LINE: Final = re.compile(
+    r'^lakemq_bridge_([a-z_]+?)(?:_total)?\{[^}]*?\blink="([^"]*)"[^}]*\} (\S+)$'
+)
 _COLUMNS: Final = (
     "connected", "lag", "inflight", "forwarded", "received", "repeated", "refused", "lost",
     "connects", "failures",

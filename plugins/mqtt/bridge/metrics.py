@@ -17,33 +17,57 @@ from lakemq.plugins.mqtt.bridge.runner import Bridge
 
 Read = Callable[[Bridge], int]
 
-GROWING: dict[str, tuple[Read, str]] = {
-    "forwarded": (lambda one: one.outbox.sent, "records that the remote broker has"),
-    "received": (lambda one: one.inbox.received, "publishes of the remote broker stored here"),
-    "repeated": (lambda one: one.inbox.repeated, "QoS 2 publishes that came again, stored once"),
-    "refused": (lambda one: one.receiver.refused, "publishes that can never be stored"),
-    "unasked": (lambda one: one.receiver.unasked, "publishes that no rule takes"),
-    "lost": (lambda one: one.source.lost, "records deleted here before they went out"),
-    "unreadable": (lambda one: one.source.unreadable, "records without a readable topic name"),
-    "connects": (lambda one: one.connects, "links that were made"),
-    "failures": (lambda one: one.failures, "attempts that failed and links that ended"),
+GROWING: dict[str, tuple[Read, str, str]] = {
+    "forwarded": (lambda one: one.outbox.sent, "{record}", "Records that the remote broker has."),
+    "received": (
+        lambda one: one.inbox.received,
+        "{message}",
+        "Publishes of the remote broker stored here.",
+    ),
+    "repeated": (
+        lambda one: one.inbox.repeated,
+        "{message}",
+        "QoS 2 publishes that came again, stored once.",
+    ),
+    "refused": (
+        lambda one: one.receiver.refused,
+        "{message}",
+        "Publishes that can never be stored.",
+    ),
+    "unasked": (lambda one: one.receiver.unasked, "{message}", "Publishes that no rule takes."),
+    "lost": (lambda one: one.source.lost, "{record}", "Records deleted here before they went out."),
+    "unreadable": (
+        lambda one: one.source.unreadable,
+        "{record}",
+        "Records without a readable topic name.",
+    ),
+    "connects": (lambda one: one.connects, "{connection}", "Links that were made."),
+    "failures": (
+        lambda one: one.failures,
+        "{failure}",
+        "Attempts that failed and links that ended.",
+    ),
 }
-LEVELS: dict[str, tuple[Read, str]] = {
-    "connected": (lambda one: int(one.connected), "1 while the link stands"),
-    "lag": (lambda one: one.source.lag, "records that may still have to go out"),
-    "inflight": (lambda one: len(one.outbox), "publishes that the remote broker has not answered"),
+LEVELS: dict[str, tuple[Read, str, str]] = {
+    "connected": (lambda one: int(one.connected), "", "1 while the link stands."),
+    "lag": (lambda one: one.source.lag, "{record}", "Records that may still have to go out."),
+    "inflight": (
+        lambda one: len(one.outbox),
+        "{message}",
+        "Publishes that the remote broker has not answered.",
+    ),
 }
 
 
 def register_metrics(meter: Meter, bridges: Sequence[Bridge]) -> None:
     """One instrument per number, one series per link."""
-    for name, (read, description) in GROWING.items():
+    for name, (read, unit, description) in GROWING.items():
         meter.create_observable_counter(
-            f"bridge.{name}", [_callback(read, bridges)], description=description
+            f"lakemq.bridge.{name}", [_callback(read, bridges)], unit, description
         )
-    for name, (read, description) in LEVELS.items():
+    for name, (read, unit, description) in LEVELS.items():
         meter.create_observable_gauge(
-            f"bridge.{name}", [_callback(read, bridges)], description=description
+            f"lakemq.bridge.{name}", [_callback(read, bridges)], unit, description
         )
 
 
@@ -103,7 +127,7 @@ class BridgeRoutes:
                 connected=each.connected,
                 lag=LEVELS["lag"][0](each),
                 inflight=LEVELS["inflight"][0](each),
-                counts={name: read(each) for name, (read, _) in GROWING.items()},
+                counts={name: read(each) for name, (read, *_) in GROWING.items()},
             )
             for each in bridges
         ]

@@ -57,19 +57,19 @@ class ExportMetrics:
 
 
 _COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
-    ("rows", "{row}", "Rows that landed"),
-    ("bytes", "By", "Size of the data files that landed"),
-    ("commits", "{commit}", "Commits of the table"),
-    ("dead_letters", "{record}", "Records that did not decode"),
-    ("rest_rows", "{row}", "Rows with fields that have no column of their own"),
-    ("skipped", "{offset}", "Offsets skipped because their batch is corrupt"),
-    ("failures", "{failure}", "Commits that failed and were tried again"),
-    ("job_s", "s", "Time that Spark jobs took"),
-    ("commit_s", "s", "Time that commits took"),
+    ("rows", "{row}", "Rows that landed."),
+    ("bytes", "By", "Size of the data files that landed."),
+    ("commits", "{commit}", "Commits of the table."),
+    ("dead_letters", "{record}", "Records that did not decode."),
+    ("rest_rows", "{row}", "Rows with fields that have no column of their own."),
+    ("skipped", "{offset}", "Offsets skipped because their batch is corrupt."),
+    ("failures", "{failure}", "Commits that failed and were tried again."),
+    ("job_s", "s", "Time that Spark jobs took."),
+    ("commit_s", "s", "Time that commits took."),
 )
 _GAUGES: Final[tuple[tuple[str, str, str], ...]] = (
-    ("lag", "{offset}", "Offsets that the topic holds and the table does not"),
-    ("last_commit_s", "s", "Time of the last commit since 1970"),
+    ("lag", "{offset}", "Offsets that the topic holds and the table does not."),
+    ("last_commit_s", "s", "Time of the last commit since 1970."),
 )
 
 

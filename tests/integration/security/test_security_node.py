@@ -489,7 +489,7 @@ def test_who_uses_more_than_its_quota_has_to_wait(node: NodeProcess) -> None:
     finally:
         command(node, "quota", "delete", "user:greedy")
     waits = [line for line in admin_metrics(node) if "security_quota_waits" in line]
-    assert float(waits[-1].rsplit(" ", 1)[1]) > 1000
+    assert float(waits[-1].rsplit(" ", 1)[1]) > 1
 
 
 def admin_metrics(node: NodeProcess) -> list[str]:

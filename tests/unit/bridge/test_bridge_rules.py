@@ -115,9 +115,9 @@ def test_waits_double_with_jitter_up_to_a_bound() -> None:
 
 def test_metrics_are_read_from_prometheus_text() -> None:
     text = (
-        "# HELP bridge_lag x\n"
-        'bridge_lag{link="far",otel_scope_name="plugins.bridge"} 12.0\n'
-        'bridge_forwarded_total{otel_scope_name="plugins.bridge",link="far"} 3e+06\n'
-        'mqtt_connections{link="far"} 1.0\n'
+        "# HELP lakemq_bridge_lag x\n"
+        'lakemq_bridge_lag{link="far",otel_scope_name="plugins.bridge"} 12.0\n'
+        'lakemq_bridge_forwarded_total{otel_scope_name="plugins.bridge",link="far"} 3e+06\n'
+        'lakemq_mqtt_connections{link="far"} 1.0\n'
     )
     assert list(read_metrics(text)) == [("lag", "far", 12), ("forwarded", "far", 3_000_000)]

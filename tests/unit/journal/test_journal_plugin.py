@@ -41,7 +41,7 @@ def test_hooks_give_a_storage_whose_metrics_can_be_read(tmp_path: Path) -> None:
     assert found["lakemq.journal.fenced_partitions"] == 0
     assert found["lakemq.journal.unflushed_bytes"] == 0
     assert found["lakemq.journal.size_bytes"] == found["lakemq.journal.appended_bytes"]
-    assert found["lakemq.journal.flush_seconds"] > 0
+    assert found["lakemq.journal.flush_time"] > 0
 
 
 def read(reader: InMemoryMetricReader) -> dict[str, float]:

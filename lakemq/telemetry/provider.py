@@ -1,15 +1,17 @@
-"""OpenTelemetry: one meter provider, read when Prometheus scrapes."""
+"""OpenTelemetry: one meter provider, read when Prometheus scrapes, and pushed by OTLP if wanted."""
 
 from __future__ import annotations
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from lakemq.broker_core.configuration.settings import TelemetrySettings
+from lakemq.telemetry.otlp import OtlpPush, otlp_push
 
 
 class Telemetry:
@@ -18,18 +20,26 @@ class Telemetry:
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self, settings: TelemetrySettings, node_id: str, version: str) -> None:
-        resource = Resource.create(
-            {"service.name": "lakemq", "service.version": version, "service.instance.id": node_id}
-        )
+        """Raises ConfigError: metrics shall be pushed and can't be."""
+        resource = {
+            "service.name": "lakemq", "service.version": version, "service.instance.id": node_id,
+        }  # fmt: skip
+        # What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say comes before what we say.
+        said = OTELResourceDetector().detect().attributes
         # Not Prometheus' global registry: several nodes in one process, as in tests, must not meet
         # in it.
         self._registry = CollectorRegistry()
-        readers = []
+        self.push: OtlpPush | None = otlp_push(settings)
+        readers: list[MetricReader] = []
         if settings.prometheus:
             readers.append(PrometheusMetricReader(registry=self._registry))
+        if self.push is not None:
+            readers.append(self.push.reader)
         # `close` shuts it down; a handler at exit would keep every provider of a process alive.
         self._provider = MeterProvider(
-            metric_readers=readers, resource=resource, shutdown_on_exit=False
+            metric_readers=readers,
+            resource=Resource.create({**resource, **said}),
+            shutdown_on_exit=False,
         )
 
     def meter(self, name: str) -> Meter:

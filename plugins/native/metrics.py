@@ -1,0 +1,100 @@
+"""What OpenTelemetry reads of produce, fetch, groups and queues: plain numbers, on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from lakemq.plugins.native.queues.host import QueueHost
+from lakemq.plugins.native.queues.queue import RunningQueue
+from lakemq.plugins.native.services.records import NativeService
+
+OVERFLOW: Final = {"otel.metric.overflow": True}
+"""Attributes of the sum of all that have no series of their own (OpenTelemetry, metrics SDK,
+cardinality limits)."""
+
+
+def observe_native(meter: Meter, service: NativeService, series_max: int) -> None:
+    """Instruments below `lakemq.native`; at most `series_max` groups and topics are shown."""
+    groups = service.groups
+
+    def lags(_: CallbackOptions) -> Iterable[Observation]:
+        for (group, topic), lag in groups.largest_lags(series_max).items():
+            yield Observation(lag, {"group": group, "topic": topic})
+
+    _counters(
+        meter,
+        ("produce.bytes", lambda: service.bytes_in, "By", "Bytes of batches from producers."),
+        ("produce.batches", lambda: service.batches_in, "{batch}", "Batches from producers."),
+        ("fetch.bytes", lambda: service.bytes_out, "By", "Bytes of batches to readers."),
+        ("group.commits", lambda: groups.commits, "{commit}", "Commits of consumer groups."),
+        ("group.rebalances", lambda: groups.rebalances, "{rebalance}",
+         "Times that a group divided its partitions among its members."),
+    )  # fmt: skip
+    meter.create_observable_gauge(
+        "lakemq.native.group.lag", [lags], "{record}",
+        "Records that a group has not committed yet, the greatest `lag_metrics_max` of them.",
+    )  # fmt: skip
+    meter.create_observable_gauge(
+        "lakemq.native.group.lag.left_out",
+        [lambda _: [Observation(groups.lags_left_out)]],
+        "{group}",
+        "Pairs of group and topic whose lag is not shown.",
+    )
+
+
+def observe_queues(meter: Meter, host: QueueHost, series_max: int) -> None:
+    """Instruments below `lakemq.native.queue`; queues beyond `series_max` are added up in one
+    series."""
+    counters = host.counters
+
+    def gauge(name: str, read: Callable[[RunningQueue], int], unit: str, description: str) -> None:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            rest = 0
+            for number, queue in enumerate(host.queues()):
+                if number < series_max:
+                    labels = {"group": queue.group, "topic": queue.topic.name}
+                    yield Observation(read(queue), labels)
+                else:
+                    rest += read(queue)
+            if rest:
+                yield Observation(rest, OVERFLOW)
+
+        meter.create_observable_gauge(f"lakemq.native.queue.{name}", [observe], unit, description)
+
+    _counters(
+        meter,
+        ("queue.delivered", lambda: counters.delivered, "{record}", "Records handed out."),
+        ("queue.settled", lambda: counters.settled, "{record}", "Records done with."),
+        ("queue.expired", lambda: counters.expired, "{record}",
+         "Records whose lock ran out before they were settled."),
+        ("queue.dead_letters", host.dead_letters, "{record}", "Dead letters written."),
+    )  # fmt: skip
+    gauge("consumers", lambda queue: len(queue.consumers), "{consumer}", "Consumers of a queue.")
+    gauge(
+        "held",
+        lambda queue: sum(each.state.held for each in queue.partitions.values()),
+        "{record}",
+        "Records handed out and not settled.",
+    )
+    gauge(
+        "backlog",
+        lambda queue: sum(
+            each.state.backlog(each.log.high_watermark) for each in queue.partitions.values()
+        ),
+        "{record}",
+        "Records not settled, handed out or not.",
+    )
+
+
+def _counters(meter: Meter, *counters: tuple[str, Callable[[], int], str, str]) -> None:
+    for name, read, unit, description in counters:
+        meter.create_observable_counter(
+            f"lakemq.native.{name}", [_observed(read)], unit, description
+        )
+
+
+def _observed(read: Callable[[], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    return lambda _: [Observation(read())]
