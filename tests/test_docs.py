@@ -62,6 +62,16 @@ def test_python_runs(name: str, node: NodeProcess, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
+def test_the_admin_api_answers_curl(node: NodeProcess) -> None:
+    (script,) = blocks(ROOT / "docs/admin-api.md", "bash")
+    script = script.replace("127.0.0.1:9703", node.addresses["admin"])
+    run = subprocess.run(
+        ["bash", "-euxc", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert '"value":"21.5"' in run.stdout and '"action":"DELETE topics/{topic}"' in run.stdout
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_toml_parses_and_links_lead_somewhere(page: Path) -> None:
     for text in blocks(page, "toml"):

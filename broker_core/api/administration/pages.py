@@ -20,7 +20,7 @@ from lakemq.broker_core.api.administration.routes import (
 )
 from lakemq.broker_core.api.errors import InvalidRequest
 
-STRIDE: Final = 250
+STRIDE: Final = 150
 """Items that are looked at, rights and all, before others have their turn."""
 Pause = Callable[[], Awaitable[None]]
 
@@ -113,6 +113,7 @@ async def cut_page(
     after = place_in(query.cursor, order)
     value_of, text = listing.sorts[order.field], query.q.lower()
     items = await listing.items(request)
+    await pause()
     best: list[tuple[Place, int]] = []
     total = 0
     pick = heapq.nlargest if order.descending else heapq.nsmallest

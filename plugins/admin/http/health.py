@@ -41,8 +41,8 @@ class PartitionHealth:
             self._walked_ms is None or self._now_ms() - self._walked_ms >= FRESH_MS
         ):
             self._walk = asyncio.create_task(self._look())
-        if self._walked_ms is None and self._walk is not None:
-            await asyncio.shield(self._walk)
+        if self._walked_ms is None:
+            await self.settled()
         return not self.bad_count
 
     async def _look(self) -> None:
@@ -63,6 +63,11 @@ class PartitionHealth:
             self.bad, self.bad_count, self._walked_ms = bad, count, self._now_ms()
         finally:
             self._walk = None
+
+    async def settled(self) -> None:
+        """Until no walk is under way."""
+        if self._walk is not None:
+            await asyncio.shield(self._walk)
 
     async def stop(self) -> None:
         """End a walk that is under way."""

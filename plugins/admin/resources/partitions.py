@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate, islice
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -41,6 +43,8 @@ from lakemq.plugins.admin.resources.brokers import broker_of
 from lakemq.plugins.admin.resources.rights import may
 
 _MOVE = Need(Operation.ALTER)
+_STRIDE = 2_000
+"""Topics whose partitions are counted before others have their turn."""
 
 
 class PartitionRow(Answer):
@@ -223,7 +227,12 @@ class PartitionRoutes:
         topics = self._node.catalog.topics()
         if asked.topic:
             topics = [self._node.catalog.topic(asked.topic)]
-        return _Items(topics)
+        ends: list[int] = []
+        for start in range(0, len(topics), _STRIDE):
+            part = [topic.partitions for topic in topics[start : start + _STRIDE]]
+            ends += islice(accumulate(part, initial=ends[-1] if ends else 0), 1, None)
+            await self._node.give_way()
+        return _Items(topics, ends)
 
     def _is_wanted(self, item: _Item, request: AdminRequest) -> bool:
         asked = expect(request.asked, PartitionQuery)
@@ -379,14 +388,18 @@ class _Items(Sequence[_Item]):
     """All partitions of topics, made as they are looked at: 10,000 topics are no list of all their
     partitions first."""
 
-    def __init__(self, topics: Sequence[TopicInfo]) -> None:
-        self._places = [(topic, number) for topic in topics for number in range(topic.partitions)]
+    def __init__(self, topics: Sequence[TopicInfo], ends: Sequence[int]) -> None:
+        """`ends`: partitions of each topic and all before it."""
+        self._topics = topics
+        self._ends = ends
 
     def __len__(self) -> int:
-        return len(self._places)
+        return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> _Item:  # type: ignore[override]  # no slices are taken
-        topic, number = self._places[index]
+        at = bisect_right(self._ends, index)
+        topic = self._topics[at]
+        number = index - (self._ends[at] - topic.partitions)
         return _Item(topic, number, _name(topic.name, number))
 
 
