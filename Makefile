@@ -14,7 +14,7 @@ define install  # $(1): the virtual environment, $(2): the extras
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench-kafka bench-cluster bench-spark-kafka docs dist clean fuzz mutants test-core lint
+.PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench-kafka bench-cluster bench-spark-kafka docs dist clean fuzz mutants test-core lint dashboard-assets screenshots
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -110,7 +110,17 @@ bench-spark-kafka: java $(READY)  ## Spark reads from LakeMQ beside Spark-Kafka 
 docs: $(READY)  ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
-dist: $(READY)  ## wheel and source archive, the same bytes for a commit, and a bill of materials (CycloneDX), in dist/
+ASSETS := build/dashboard-npm/.ready
+$(ASSETS): $(READY) tools/dashboard_assets/package-lock.json
+	$(BIN)/python -m tools.dashboard_build
+	@touch $@
+
+dashboard-assets: $(ASSETS)  ## the scripts of third parties that the dashboard serves, and axe for its tests (npm)
+
+screenshots: $(ASSETS)  ## pictures of the dashboard, in docs/pictures (Debian's chromium)
+	$(BIN)/python -m tests.support.node.screenshots
+
+dist: $(ASSETS)  ## wheel and source archive, the same bytes for a commit, and a bill of materials (CycloneDX), in dist/
 	rm -rf dist build/sbom
 	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build
 	$(BIN)/python -m pip install -q 'cyclonedx-bom>=7,<8'

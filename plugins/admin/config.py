@@ -35,6 +35,20 @@ class AdminSettings(PluginSettings):
     body_max_bytes: int = Field(default=1024 * 1024, ge=64 * 1024, le=16 * 1024 * 1024)
     """Largest body of a request, and most that one answer holds of records (bytes)."""
 
+    dashboard: bool = False
+    """Serve the [dashboard](dashboard.md) too, in a process of its own beside the node; needs
+    `lakemq[dashboard]`. It uses `tls_cert`, `tls_key`, `insecure` and `hosts` as the API does."""
+    dashboard_host: str = ""
+    """Address that the dashboard binds to; empty: the API's."""
+    dashboard_port: Port = 9705
+    """Its TCP port."""
+    dashboard_api: str = ""
+    """URL at which the dashboard asks the API, as with TLS: a name of the certificate. Empty: the
+    address that the API listens on."""
+    dashboard_ca: str = ""
+    """File with authorities (PEM) that may have signed the API's certificate; empty: those of the
+    system."""
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if bool(self.tls_cert) != bool(self.tls_key):

@@ -12,6 +12,7 @@ from lakemq.broker_core.api.errors import StartupError
 from lakemq.plugins.admin.api.openapi import document_of
 from lakemq.plugins.admin.api.service import AdminService
 from lakemq.plugins.admin.config import AdminSettings
+from lakemq.plugins.admin.dashboard.child import DashboardChild, arguments_of, check_installed
 from lakemq.plugins.admin.http.access import AdminAccess, tls_of
 from lakemq.plugins.admin.http.application import AdminApplication
 from lakemq.plugins.admin.http.connections import KEEP_ALIVE_S, AdminConnections, limits_of
@@ -29,7 +30,7 @@ class AdminListener:
     name = "admin"
 
     def __init__(self, node: AdministeredNode, settings: AdminSettings) -> None:
-        """Raises ConfigError: TLS."""
+        """Raises ConfigError: TLS, or a dashboard that is not installed."""
         self._node = node
         self._settings = settings
         self._host = settings.host or node.host
@@ -38,6 +39,9 @@ class AdminListener:
         self._health = PartitionHealth(node.catalog, node.now_ms, node.give_way)
         self._runner: web.AppRunner | None = None
         self._connections: AdminConnections | None = None
+        self._dashboard: DashboardChild | None = None
+        if settings.dashboard:
+            check_installed()
 
     async def start(self) -> None:
         """Listen. StartupError if the port is taken; PluginError for routes that clash."""
@@ -69,6 +73,9 @@ class AdminListener:
                 f"admin: cannot listen on {self._host}:{settings.port}: {error.strerror}"
             ) from None
         self._runner = runner
+        if settings.dashboard:
+            self._dashboard = DashboardChild(arguments_of(settings, self.addresses()[0]))
+            self._dashboard.start()
 
     def _answered(self, request: web.BaseRequest, authenticated: bool) -> None:
         if self._connections is not None:
@@ -80,6 +87,8 @@ class AdminListener:
 
     async def stop(self) -> None:
         """Accept no more, then end the connections; requests under way have 1 s."""
+        if self._dashboard is not None:
+            await self._dashboard.stop()
         if self._connections is not None:
             self._connections.close()
         await self._health.stop()

@@ -27,7 +27,8 @@ def register_admin(context: PluginContext, node: AdministeredNode) -> Listener:
 
 @hookimpl
 def register_commands() -> Commands:
-    """`lakemq audit`."""
+    """`lakemq audit`, `lakemq dashboard`."""
     from lakemq.plugins.admin.cli import audit
+    from lakemq.plugins.admin.dashboard.command import dashboard
 
-    return [("audit", audit)]
+    return [("audit", audit), ("dashboard", dashboard)]

@@ -1,0 +1,1 @@
+"""The dashboard: a process of its own, which speaks the admin API and nothing else."""

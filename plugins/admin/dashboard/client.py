@@ -1,0 +1,148 @@
+"""Asks the admin API, as the one who is logged in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
+
+ANSWER_MAX_BYTES: Final = 32 * 1024 * 1024
+"""More than the largest answer of the API (records of 16 MiB, as base64)."""
+_TIMEOUT_S: Final = 30.0
+Answer = Any
+"""JSON."""
+
+
+class ApiProblem(LakeMQError):
+    """The API refused, or did not answer."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        """`status`: of HTTP; 503 for no answer. `code`: stable, `NOT_AUTHORIZED`."""
+        super().__init__(detail)
+        self.status = status
+        self.problem_code = code
+        self.detail = detail
+
+
+class AdminClient:
+    """One connection pool to one node's admin API, which answers for the whole cluster."""
+
+    def __init__(self, options: DashboardOptions) -> None:
+        self._options = options
+        self._http: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        """Call it before the first question."""
+        self._http = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            connector=aiohttp.TCPConnector(limit=32, ssl=self._options.api_tls or True),
+        )
+
+    async def close(self) -> None:
+        """Close its connections."""
+        if self._http is not None:
+            await self._http.close()
+
+    async def get(
+        self, who: Credentials, path: str, query: Mapping[str, str] | None = None
+    ) -> Answer:
+        """`path`: behind `/api/v1/`. Raises ApiProblem."""
+        return await self.call(who, "GET", path, query)
+
+    async def call(
+        self,
+        who: Credentials,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, object] | None = None,
+    ) -> Answer:
+        """Ask or change. None: an answer without a body. Raises ApiProblem."""
+        headers = {"Accept": "application/json", **_login(who)}
+        data = None
+        if method != "GET":
+            headers["Content-Type"] = "application/json"
+            data = json.dumps(body or {}).encode()
+        text = await self._bytes(method, f"{self._options.api}/api/v1/{path}", headers, query, data)
+        return json.loads(text) if text else None
+
+    async def metrics(self, who: Credentials, base: str = "") -> str:
+        """In Prometheus' format, of the node whose admin API is at `base` (a URL without a path;
+        empty: the one that is asked). Raises ApiProblem."""
+        url = f"{base or self._options.api}/metrics"
+        return (await self._bytes("GET", url, _login(who), None, None)).decode()
+
+    async def _bytes(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        query: Mapping[str, str] | None,
+        data: bytes | None,
+    ) -> bytes:
+        assert self._http is not None
+        # Encoded already: a topic named `a/b` is one part of the path.
+        target = URL(url, encoded=True).with_query(query)
+        try:
+            async with self._http.request(
+                method, target, headers=headers, data=data, allow_redirects=False
+            ) as answer:
+                text = await _bounded(answer)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            why = str(error) or "no answer in time"
+            raise ApiProblem(
+                503, "UNAVAILABLE", f"the admin API at {self._options.api} does not answer: {why}"
+            ) from None
+        if answer.status >= 300:
+            raise _problem(answer.status, text)
+        return text
+
+
+async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
+    parts, size = [], 0
+    async for part in answer.content.iter_chunked(256 * 1024):
+        size += len(part)
+        if size > ANSWER_MAX_BYTES:
+            raise ApiProblem(502, "TOO_LARGE", f"the answer has more than {ANSWER_MAX_BYTES} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _login(who: Credentials) -> dict[str, str]:
+    if not who.username:
+        return {}
+    login = aiohttp.BasicAuth(who.username, who.password, encoding="utf-8")
+    return {"Authorization": login.encode()}
+
+
+def _problem(status: int, text: bytes) -> ApiProblem:
+    try:
+        found = json.loads(text)
+        return ApiProblem(status, str(found["code"]), str(found["detail"]))
+    except (ValueError, TypeError, KeyError):
+        return ApiProblem(status, "UNKNOWN", f"the admin API answered {status}")
+
+
+def segment(name: str) -> str:
+    """A name as one part of a path."""
+    return quote(name, safe="")
+
+
+@asynccontextmanager
+async def within(seconds: float) -> AsyncIterator[None]:
+    """Raises ApiProblem when it takes longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise ApiProblem(504, "TIMEOUT", f"no answer within {seconds:.0f} s") from None

@@ -1,0 +1,71 @@
+"""`lakemq dashboard`."""
+
+from __future__ import annotations
+
+import ssl
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from lakemq.broker_core.api.command_line import AdminOptions, fail, option_groups, secret
+from lakemq.broker_core.api.errors import ConfigError, LakeMQError
+from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
+
+
+@option_groups
+def dashboard(
+    host: Annotated[str, typer.Option(help="Address to serve on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port to serve on.")] = 9705,
+    serve_cert: Annotated[
+        str, typer.Option(metavar="FILE", help="Certificate chain of the dashboard (PEM): HTTPS.")
+    ] = "",
+    serve_key: Annotated[str, typer.Option(metavar="FILE", help="Its private key (PEM).")] = "",
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A DNS name that browsers use for it; repeatable."),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Serve other machines without TLS.")
+    ] = False,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+    *,
+    node: AdminOptions,
+) -> None:
+    """Serve web pages that show and operate the cluster, through a node's admin API.
+
+    Users log in with their names of the broker. With --username, figures for plots are gathered
+    from the start; without, from the first login.
+    """
+    try:
+        # Imported here: the extra may not be installed, and other commands start sooner.
+        from lakemq.plugins.admin.dashboard.server import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "jinja2"):
+            raise
+        fail("the dashboard needs more packages: pip install 'lakemq[dashboard]'")
+    try:
+        api = node.admin if "://" in node.admin else f"http://{node.admin}"
+        options = DashboardOptions(
+            api.rstrip("/"), host, port, serve_cert, serve_key, _tls(node), insecure,
+            tuple(allowed_host or ()), Credentials(node.username, secret("PASSWORD") or ""),
+        )  # fmt: skip
+        serve(
+            options, version("lakemq"), lambda url: typer.echo(f"dashboard {url}"),
+            with_parent=with_parent,
+        )  # fmt: skip
+    except LakeMQError as error:
+        fail(error)
+
+
+def _tls(node: AdminOptions) -> ssl.SSLContext | None:
+    """For an API of https. Raises ConfigError."""
+    if not node.admin.startswith("https://"):
+        return None
+    try:
+        made = ssl.create_default_context(cafile=node.tls_ca or None)
+        if node.tls_cert:
+            made.load_cert_chain(node.tls_cert, node.tls_key or None)
+    except OSError as error:
+        raise ConfigError(f"dashboard: the files of TLS can't be used: {error}") from None
+    return made

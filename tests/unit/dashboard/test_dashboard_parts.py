@@ -1,0 +1,129 @@
+"""Goal: logins end and are bounded, rates are right across restarts, CSV can't be a formula."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from lakemq.broker_core.api.errors import ConfigError
+from lakemq.plugins.admin.dashboard.metrics import ALL_SERIES, History, totals
+from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
+from lakemq.plugins.admin.dashboard.rendering import duration, moment, short, size
+from lakemq.plugins.admin.dashboard.sessions import SESSION_MAX_MS, Sessions
+from lakemq.plugins.admin.dashboard.tables import Column, Table, as_csv, shown_of
+
+STORED = "lakemq_journal_appended_records_total"
+
+
+class Clock:
+    now_ms = 0
+
+
+def sessions_of(clock: Clock) -> Sessions:
+    numbers = itertools.count()
+    return Sessions(lambda: clock.now_ms, lambda: f"token-{next(numbers)}")
+
+
+def test_a_session_ends_after_twelve_hours() -> None:
+    clock = Clock()
+    sessions = sessions_of(clock)
+    made = sessions.open(Credentials("ann", "x"), "ann", (), ("describe",))
+    clock.now_ms = SESSION_MAX_MS - 1
+    assert sessions.find(made.token) is made
+    clock.now_ms = SESSION_MAX_MS
+    assert sessions.find(made.token) is None and len(sessions) == 0
+
+
+def test_sessions_are_bounded_and_the_oldest_ends() -> None:
+    sessions = sessions_of(Clock())
+    made = [sessions.open(Credentials(), str(n), (), ()) for n in range(1001)]
+    assert len(sessions) == 1000 and sessions.find(made[0].token) is None
+
+
+def test_figures_are_asked_for_as_the_newest_who_may() -> None:
+    sessions = sessions_of(Clock())
+    assert sessions.newest("describe") is None
+    first = sessions.open(Credentials("a", "x"), "a", (), ("describe",))
+    sessions.open(Credentials("b", "x"), "b", (), ())
+    assert sessions.newest("describe") is first
+
+
+def test_ten_wrong_passwords_a_minute() -> None:
+    clock = Clock()
+    sessions = sessions_of(clock)
+    assert [sessions.may_try("10.0.0.1") for _ in range(11)] == [True] * 10 + [False]
+    assert sessions.may_try("10.0.0.2")
+    clock.now_ms = 60_000
+    assert sessions.may_try("10.0.0.1")
+
+
+def test_right_passwords_do_not_count() -> None:
+    sessions = sessions_of(Clock())
+    for _ in range(20):
+        assert sessions.may_try("10.0.0.1")
+        sessions.succeeded("10.0.0.1")
+
+
+def test_a_form_is_of_one_session() -> None:
+    sessions = sessions_of(Clock())
+    one, other = (sessions.open(Credentials(), "a", (), ()) for _ in range(2))
+    assert one.fits(one.csrf) and not one.fits(other.csrf) and not one.fits("")
+
+
+def test_rates_are_added_over_nodes_and_survive_a_restart() -> None:
+    history = History()
+    history.add(0.0, {"n1": {STORED: 100.0}, "n2": {STORED: 10.0}})
+    assert history.last is not None and history.last["stored"] is None
+    history.add(5.0, {"n1": {STORED: 150.0}, "n2": {STORED: 20.0}})
+    assert history.last["stored"] == 12.0
+    history.add(10.0, {"n1": {STORED: 5.0}})
+    assert history.last["stored"] == 1.0
+    history.add(15.0, {"n1": {STORED: 5.0}, "n2": {STORED: 1000.0}})
+    assert history.last["stored"] == 0.0, "what n2 did while no one looked is no rate"
+
+
+def test_an_hour_is_kept() -> None:
+    history = History()
+    for number in range(1000):
+        history.add(5.0 * number, {"n1": {"lakemq_mqtt_connections": 1.0}})
+    columns = history.columns()
+    assert len(columns["t"]) == len(columns["clients"]) == 720
+    assert columns["t"][-1] == 4995.0
+
+
+def test_metrics_are_added_over_their_attributes() -> None:
+    text = (
+        f'# HELP {STORED} x\n{STORED}{{topic="a b}}"}} 2.0\n{STORED}{{topic="c"}} 3\n'
+        "other_total 7\nlakemq_mqtt_connections{} oops\n"
+    )
+    assert totals(text) == {STORED: 5.0}
+
+
+def test_plots_show_metrics_that_there_are() -> None:
+    listed = Path(__file__).parents[3] / "docs/metrics.md"
+    names = {name for series in ALL_SERIES for name in series.metrics}
+    assert {name for name in names if f"`{name}`" not in listed.read_text()} == set()
+
+
+def test_a_saved_list_holds_no_formula() -> None:
+    table = Table("x", (Column("name", "Name"), Column("lag", "Lag", "number")), "things", "none")
+    meta = {"next": None, "total": 1, "as_of": "2026-11-22T17:18:38.887Z", "missing": []}
+    page = shown_of(table, "/x", {}, {"data": [{"name": "=1+1", "lag": -3}], "meta": meta})
+    assert as_csv(page).splitlines() == ["Name,Lag", "'=1+1,-3"]
+
+
+def test_other_machines_need_tls() -> None:
+    DashboardOptions("http://127.0.0.1:1").check()
+    with pytest.raises(ConfigError, match="--serve-cert"):
+        DashboardOptions("http://127.0.0.1:1", "0.0.0.0").check()
+    DashboardOptions("http://127.0.0.1:1", "0.0.0.0", insecure=True).check()
+
+
+def test_values_are_short_and_exact() -> None:
+    assert (short(12345), short(999), short(1.25), short(None)) == ("12.3 k", "999", "1.2", "–")
+    assert (size(999), size(7_800_000)) == ("999 B", "7.8 MB")
+    assert (duration(None), duration(604_800_000), duration(1500)) == ("for ever", "7 d", "1.5 s")
+    assert moment(1_795_367_831_176) == "2026-11-22 17:17:11.176"
+    assert moment(10**17) == "100000000000000000 ms"
