@@ -1,6 +1,6 @@
 """Goal: a producer's batches keep order and sequence numbers through every retry and refusal."""
 
-from lakemq.broker_core.api.errors import BatchTooLarge, Unavailable
+from lakemq.broker_core.api.errors import BatchTooLarge, OutcomeUnknown, Unavailable
 from lakemq.broker_core.api.records.batch import RECORDS_MAX, RecordBatch, read_header
 from lakemq.broker_core.api.types import Acks, Columns, Compression
 from lakemq.plugins.native.sdk.net.sequencing import SequenceNumbers, backoff_s
@@ -67,6 +67,18 @@ def test_a_refused_batch_gives_its_sequence_numbers_back() -> None:
     add(state, b"c")
     (after,) = state.ready(0)
     assert sequence(after) == 0
+
+
+def test_a_refused_batch_that_may_be_stored_keeps_its_numbers_to_itself() -> None:
+    state = batches()
+    add(state, b"a", b"b")
+    (batch,) = state.ready(0)
+    batch.maybe_appended = True
+    done = state.refused(batch, BatchTooLarge("x"))
+    assert all(isinstance(each.outcome, OutcomeUnknown) for each in done)
+    add(state, b"c", b"d")
+    (after,) = state.ready(0)
+    assert (read_header(after.data).producer_epoch, sequence(after)) == (1, 0)
 
 
 def test_batches_obey_their_size_but_one_record_always_fits() -> None:

@@ -33,8 +33,8 @@ class SequenceNumbers:
         return self.epoch + self._restarts.get(topic, 0)
 
     def restart(self, topic: str) -> None:
-        """The topic was created again: its partitions know nothing of us. A higher epoch keeps
-        what they may have taken meanwhile from passing for what comes now."""
+        """Begin at 0 again, as its partitions know nothing of us, or may have what we know nothing
+        of. A higher epoch keeps what they may have taken from passing for what comes now."""
         self._restarts[topic] = self._restarts.get(topic, 0) + 1
         for place in [place for place in self._next if place[0] == topic]:
             del self._next[place]

@@ -13,7 +13,12 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final
 
-from lakemq.broker_core.api.errors import BatchTooLarge, InvalidRequest, LakeMQError
+from lakemq.broker_core.api.errors import (
+    BatchTooLarge,
+    InvalidRequest,
+    LakeMQError,
+    OutcomeUnknown,
+)
 from lakemq.broker_core.api.records.batch import (
     HEADER_BYTES,
     RECORDS_MAX,
@@ -100,6 +105,8 @@ class ProducerBatch:
     """Where it was sent last."""
     leader_epoch: int = 0
     producer_epoch: int = 0
+    restarted: bool = False
+    """Its producer's numbers were restarted for it."""
     maybe_appended: bool = False
     """An attempt had no answer, or one that leaves open whether the batch was appended."""
 
@@ -262,7 +269,7 @@ class RecordAccumulator:
         return self._close(batch)
 
     def is_outdated(self, batch: ProducerBatch) -> bool:
-        """Whether its numbers are those of a topic that was created again since."""
+        """Whether its numbers are older than the last `restart` of its topic's."""
         return batch.producer_epoch != self.sequences.epoch_of(batch.topic)
 
     def renumber(self, batch: ProducerBatch) -> None:
@@ -278,7 +285,14 @@ class RecordAccumulator:
     def refused(
         self, batch: ProducerBatch, error: LakeMQError
     ) -> list[PendingRecord] | list[PendingBlock]:
-        """The broker surely did not take the batch and never will."""
+        """The broker did not take this attempt, and there will be no other."""
+        if batch.maybe_appended:
+            # An earlier attempt may be stored: with its numbers, the next batch might pass for a
+            # repetition and be acknowledged without being stored. A new epoch has numbers of its
+            # own.
+            error = OutcomeUnknown(f"an attempt may be stored; the last was refused: {error}")
+            if not self.is_outdated(batch):
+                self.sequences.restart(batch.topic)
         for item in batch.pending:
             item.outcome = error
         return self._close(batch)

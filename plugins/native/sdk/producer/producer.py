@@ -212,14 +212,14 @@ class Producer:
     def _producer_unknown(self, batch: ProducerBatch) -> bool:
         """Whether a batch may be sent as a new producer's: one that was surely never taken was
         refused because the broker knows us no more, as after a long silence (KIP-360)."""
-        if batch.maybe_appended:
+        if batch.maybe_appended or batch.restarted:
             return False
         _log.warning(
             "%s partition %d does not know this producer any more; its sequence numbers restart",
             batch.topic,
             batch.partition,
         )
-        batch.maybe_appended = True  # should even new numbers be refused, it is something else
+        batch.restarted = True  # should even new numbers be refused, it is something else
         self._accumulator.sequences.restart(batch.topic)
         self._accumulator.renumber(batch)
         return True
