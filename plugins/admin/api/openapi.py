@@ -9,7 +9,15 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from lakemq.broker_core.api.administration.routes import AdminListing, AdminRoute, NoQuery
+from lakemq.broker_core.api.administration.routes import (
+    AdminListing,
+    AdminRoute,
+    Answer,
+    Body,
+    NoQuery,
+    Query,
+)
+from lakemq.plugins.admin.api.descriptions import describe
 from lakemq.plugins.admin.api.lists import PageMeta
 from lakemq.plugins.admin.api.problems import CONTENT_TYPE, ProblemAnswer
 from lakemq.plugins.admin.api.table import Entry, RouteTable
@@ -24,6 +32,7 @@ _INTRODUCTION: Final = (
 
 def document_of(table: RouteTable, version: str) -> dict[str, Any]:
     """The document for all routes of a table."""
+    describe((Query, Body, Answer))
     models = sorted(set(_models(table)), key=lambda each: (each[0].__name__, each[1]))
     refs, definitions = models_json_schema(models, ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
