@@ -9,11 +9,13 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal, Protocol, runtime_checkable
 
+from lakemq.broker_core.api.access import Verdict
 from lakemq.broker_core.api.errors import (
     LakeMQError,
     NotAuthenticated,
     NotAuthorized,
     Unavailable,
+    Undecided,
     UnknownMechanism,
 )
 from lakemq.broker_core.api.hosts import is_loopback
@@ -23,6 +25,7 @@ from lakemq.broker_core.api.ports import (
     Authorizer,
     Credentials,
     Exchange,
+    ExplainingAuthorizer,
     Mechanism,
 )
 from lakemq.broker_core.api.state.internal_topics import is_internal, refusal
@@ -224,6 +227,34 @@ class Access:
                 raise NotAuthorized(
                     f"{principal.name} may not {operation.value} {resource.kind} {resource.name}"
                 )
+
+    def verdict(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext = NO_CONTEXT,
+    ) -> Verdict:
+        """What `authorize` decides, and which authorizer does, by which rule."""
+        question = (principal, operation, resource, context)
+        try:
+            self.authorize(*question)
+        except Undecided:
+            return Verdict(False, "an authorizer is still being asked")
+        except LakeMQError as error:
+            allowed, reason = False, str(error)
+        else:
+            allowed, reason = True, "nothing forbids it"
+        internal = resource.kind == "topic" and is_internal(resource.name)
+        if principal.kind == "node" or internal or self.ended(principal):
+            return Verdict(allowed, reason)
+        for authorizer in self._authorizers:
+            if authorizer.authorize(*question) is not None:
+                by = f"authorizer {type(authorizer).__name__}"
+                if isinstance(authorizer, ExplainingAuthorizer):
+                    by = authorizer.reason(*question)
+                return Verdict(allowed, by)
+        return Verdict(allowed, reason)
 
     def ended(self, principal: Principal) -> bool:
         """Whether its credentials have expired or were withdrawn."""

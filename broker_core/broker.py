@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lakemq.broker_core.access import Access
 from lakemq.broker_core.administration.audit_log import TopicAuditLog
+from lakemq.broker_core.api.access import Verdict
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import (
     AppendTarget,
@@ -411,6 +412,16 @@ class CoreBroker:
     ) -> None:
         """Raises NotAuthorized, NotAuthenticated or Undecided unless the operation is allowed."""
         self._access.authorize(principal, operation, resource, context)
+
+    def verdict(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext = NO_CONTEXT,
+    ) -> Verdict:
+        """What `authorize` decides, and why."""
+        return self._access.verdict(principal, operation, resource, context)
 
     async def decide(
         self,

@@ -38,7 +38,7 @@ from lakemq.broker_core.api.types import Leadership, TopicInfo
 from lakemq.broker_core.security.authn.passwords import with_password
 from lakemq.broker_core.security.authn.users import UserRecord, check_roles, check_user_name
 from lakemq.broker_core.security.authz.rule_book import RuleBook
-from lakemq.broker_core.security.authz.rules import check_rule, reason_of
+from lakemq.broker_core.security.authz.rules import check_rule
 from lakemq.broker_core.security.catalog_forms import acl_rules_of, record_of, rule_of, user_of
 from lakemq.meta_service.api.auth import Quota
 from lakemq.meta_service.api.errors import (
@@ -276,10 +276,8 @@ class Operations:
         self, principal: Principal, operation: Operation, resource: Resource, context: AccessContext
     ) -> Verdict:
         """By the rules of this node; authorizers of plugins and web services are not asked."""
-        if self._rules.is_admin(principal):
-            return Verdict(True, "an admin")
-        allowed, rule = self._rules.rules.verdict(principal, operation, resource, context)
-        return Verdict(allowed, reason_of(rule))
+        question = (principal, operation, resource, context)
+        return Verdict(self._rules.authorize(*question), self._rules.reason(*question))
 
     async def quotas(self) -> Sequence[Quota]:
         """By whom they are for. Raises Unavailable."""

@@ -130,6 +130,13 @@ class AccessContext(NamedTuple):
 NO_CONTEXT: Final = AccessContext()
 
 
+class Verdict(NamedTuple):
+    """Whether a principal may do something, and why."""
+
+    allowed: bool
+    reason: str
+
+
 class Challenge(NamedTuple):
     """A step of an exchange: data that the client must answer."""
 

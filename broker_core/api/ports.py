@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from opentelemetry.metrics import Meter
 
+from lakemq.broker_core.api.access import Verdict
 from lakemq.broker_core.api.administration.audit import AuditLog
 from lakemq.broker_core.api.administration.routes import Administered as Administered
 from lakemq.broker_core.api.administration.routes import AdminListing as AdminListing
@@ -268,6 +269,20 @@ class Authorizer(Protocol):
 
 
 @runtime_checkable
+class ExplainingAuthorizer(Protocol):
+    """An authorizer that can tell why it decides as it does."""
+
+    def reason(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext,
+    ) -> str:
+        """The rule behind `authorize`'s answer, in words."""
+
+
+@runtime_checkable
 class AskingAuthorizer(Protocol):
     """An authorizer that takes time to know an answer."""
 
@@ -495,6 +510,15 @@ class Broker(Protocol):
         context: AccessContext = NO_CONTEXT,
     ) -> None:
         """Raises NotAuthorized; Undecided, for a `topic_name` alone: `decide`, then ask again."""
+
+    def verdict(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext = NO_CONTEXT,
+    ) -> Verdict:
+        """What `authorize` decides, and which rule or authorizer does, for people."""
 
     def ended(self, principal: Principal) -> bool:
         """Whether its credentials are void: they have expired, or its user was removed,

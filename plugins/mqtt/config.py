@@ -325,6 +325,9 @@ class MqttSettings(PluginSettings):
     """Most clients in that list; the slowest stay."""
     slow_expiry_ms: int = Field(default=300_000, ge=1000)
     """How long a client stays in that list (ms)."""
+    decisions_max: int = Field(default=1_000, ge=0, le=100_000)
+    """Publishes that were refused, deliveries that were dropped and subscriptions that changed, the
+    newest of each kind, that `lakemq explain` can tell of; 0: none."""
     system_topics_interval_s: int = Field(default=10, ge=0)
     """How often `$SYS` topics are published (s); 0: never."""
     access_cache_ms: int = Field(default=5_000, ge=0)

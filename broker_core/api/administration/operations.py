@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from lakemq.broker_core.api.access import AccessContext, Operation, Principal, Resource, Rule
+from lakemq.broker_core.api.access import Verdict as Verdict
 from lakemq.broker_core.api.types import Leadership
 from lakemq.meta_service.api.auth import Quota as Quota
 from lakemq.meta_service.api.types import ClusterLoad as ClusterLoad
@@ -47,14 +48,6 @@ class UserReport:
     disabled: bool
     login: Sequence[str]
     """`password` and SCRAM mechanisms."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a principal may do something, and why."""
-
-    allowed: bool
-    reason: str
 
 
 class ClusterOperations(Protocol):

@@ -9,7 +9,7 @@ from typing import Final
 
 from lakemq.broker_core.api.access import AccessContext, Operation, Principal, Resource, Rule
 from lakemq.broker_core.configuration.config import parse_config
-from lakemq.broker_core.security.authz.rules import RuleSet
+from lakemq.broker_core.security.authz.rules import RuleSet, reason_of
 from lakemq.broker_core.security.settings import RulesFile, SecuritySettings
 from lakemq.broker_core.security.watched_file import watched_file
 
@@ -86,6 +86,18 @@ class RuleBook:
         if self._admins and self.is_admin(principal):
             return True
         return self.rules.allows(principal, operation, resource, context)
+
+    def reason(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext,
+    ) -> str:
+        """Which rule decides, in words."""
+        if self.is_admin(principal):
+            return "an administrator (security.admins)"
+        return reason_of(self.rules.verdict(principal, operation, resource, context)[1])
 
     def is_admin(self, principal: Principal) -> bool:
         """Whether `security.admins` names the user or one of its roles."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lakemq.broker_core.api.administration.node import AdministeredNode
 from lakemq.broker_core.api.administration.routes import AnyRoute
+from lakemq.plugins.admin.explain.routes import ExplainRoutes
 from lakemq.plugins.admin.resources.access import AccessRoutes
 from lakemq.plugins.admin.resources.audit import AuditRoutes
 from lakemq.plugins.admin.resources.cluster import ClusterRoutes
@@ -29,4 +30,5 @@ def resources(node: AdministeredNode, body_max_bytes: int) -> Sequence[AnyRoute]
         *PendingRoutes(node).routes(),
         *AccessRoutes(node).routes(),
         *AuditRoutes(node).routes(),
+        *ExplainRoutes(node).routes(),
     ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Protocol
 
 from lakemq.broker_core.api.administration.routes import (
@@ -16,6 +18,7 @@ from lakemq.broker_core.api.administration.routes import (
     expect,
 )
 from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.ports import Broker
 from lakemq.plugins.mqtt.ops.admin_models import (
     BanBody,
     BanMade,
@@ -28,6 +31,8 @@ from lakemq.plugins.mqtt.ops.admin_models import (
     SlowRow,
     SubscriptionRow,
 )
+from lakemq.plugins.mqtt.ops.explain_models import ExplainQuery, MqttExplained
+from lakemq.plugins.mqtt.ops.explaining import Explainer
 from lakemq.plugins.mqtt.ops.operating import enforce, kick
 from lakemq.plugins.mqtt.ops.reports import client_report, client_summary, slow_report
 from lakemq.plugins.mqtt.ops.retained_routes import RetainedRoutes
@@ -59,6 +64,7 @@ class AdministeredEngine(Protocol):
     """The MQTT side of a node, as operators' requests need it."""
 
     hub: Hub
+    broker: Broker
 
     @property
     def node_id(self) -> str:
@@ -100,6 +106,7 @@ class MqttAdmin:
             self._subscriptions(),
             AdminRoute("GET", one, self.client, ClientAnswer, OwnQuery, own=True),
             AdminRoute("DELETE", one, self.kick, Kicked, KickQuery, own=True),
+            AdminRoute("GET", "mqtt/explain", self.explain, MqttExplained, ExplainQuery, own=True),
             self._slow(),
             AdminRoute("DELETE", "mqtt/slow", self.forget_slow, None, OwnQuery, own=True),
             self._bans(),
@@ -208,6 +215,14 @@ class MqttAdmin:
         kick(self._hub, session, self._engine.now_ms(), end=query.session)
         self._engine.after()
         return Kicked(disconnected=was_connected, session_ended=query.session)
+
+    async def explain(self, asked: AdminRequest) -> MqttExplained:
+        """Tell what one node knows of a message: refusals, its binding, deliveries and drops."""
+        engine = self._engine
+        explainer = Explainer(
+            self._hub, engine.node_id, engine.broker.verdict, partial(asyncio.sleep, 0)
+        )
+        return await explainer.explain(expect(asked.asked, ExplainQuery))
 
     async def forget_slow(self, asked: AdminRequest) -> object:
         """Forget which clients were slow."""

@@ -220,7 +220,9 @@ class History:
         if not wanted or (options & NO_LOCAL and message.origin == session.client_id):
             return False
         if message.expired(now_ms):
-            session.outbound.limits.dropped_expired += 1
+            limits = session.outbound.limits
+            limits.dropped_expired += 1
+            limits.decisions.dropped("expired", session.client_id, message, None)
             return False
         session.deliver(
             message,

@@ -246,12 +246,14 @@ class Hub:
         subscription = session.subscriptions.pop(text, None)
         if subscription is None:
             return False
+        address = subscription.address
+        self.delivery.decisions.note("unsubscribed", session.client_id, address.topic_filter)
         if not history.end(self, session, text):
             self.index.remove(subscription)
-        if (shape := shape_of(subscription.address.topic_filter)) is not None:
+        if (shape := shape_of(address.topic_filter)) is not None:
             self.shapes_held.remove(owner_of(session.principal), shape)
         if text.startswith(EXCLUSIVE):
-            self.exclusive.pop(subscription.address.topic_filter, None)
+            self.exclusive.pop(address.topic_filter, None)
         return True
 
     def has_room_for_filter(self, session: Session, topic_filter: str) -> bool:
@@ -331,6 +333,8 @@ class Hub:
             self.deliver(target, message, now_ms)
         for group in match.groups:
             self.deliver_shared(group, message, now_ms)
+        if message.place is None and message.origin and not (match.targets or match.groups):
+            self.delivery.decisions.note("no_subscriber", message.origin, message.topic)
 
     def retain(self, message: Message) -> None:
         """Keep it for its publisher. What came in by MQTT and was stored had its room held then
@@ -369,6 +373,7 @@ class Hub:
         session = target.session
         if target.no_local and session.client_id == message.origin:  # [MQTT-3.8.3-3]
             if target.own is None:
+                self.delivery.decisions.dropped("no_local", session.client_id, message, None)
                 return
             target = target.own
         session.deliver(
@@ -533,6 +538,8 @@ class Hub:
                 self.deliver_shared(group, message, now_ms, given_to, streamed=False)
             elif chosen is not None and not chosen.options & 3:  # what waits is never QoS 0
                 self.delivery.dropped_qos_0 += 1
+                client_id = chosen.session.client_id
+                self.delivery.decisions.dropped("qos_0", client_id, None, delivery.place)
             elif chosen is not None:  # it lies in the journal, as the member before had it
                 given = Delivery(
                     None,

@@ -66,6 +66,10 @@ class Rights:
         """Notes what principals use; None: there are no quotas."""
         self.withdrawn_from: Callable[[Principal], bool] = lambda principal: False
         """`Broker.ended`."""
+        self.why: Callable[[Principal, Operation, str, AccessContext], str] = (
+            lambda principal, operation, name, context: ""
+        )
+        """In words, which rule decides what a principal may do with a topic name or filter."""
         self.ended = 0
         """Peers closed because their credentials ended."""
         self.withdrawn = 0

@@ -20,7 +20,16 @@ from weakref import WeakKeyDictionary
 from lakemq.broker_core.api.errors import LakeMQError, NotAuthenticated, TopicExists
 from lakemq.broker_core.api.ports import BoundPublish, Broker, Exchange
 from lakemq.broker_core.api.records.batch import read_header
-from lakemq.broker_core.api.types import Acks, Challenge, CommittedBatch, Placed
+from lakemq.broker_core.api.types import (
+    AccessContext,
+    Acks,
+    Challenge,
+    CommittedBatch,
+    Operation,
+    Placed,
+    Principal,
+    Resource,
+)
 from lakemq.plugins.mqtt.config import BindingSettings, MqttSettings
 from lakemq.plugins.mqtt.ops.draining import Draining
 from lakemq.plugins.mqtt.ops.system_topics import publish_system_topics
@@ -40,6 +49,7 @@ from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.progress import Dialogue
 from lakemq.plugins.mqtt.session.subscribing import send_retained
 from lakemq.plugins.mqtt.state.appends import PendingAppend
+from lakemq.plugins.mqtt.state.decisions import Decisions
 from lakemq.plugins.mqtt.state.gathering import Gathering
 from lakemq.plugins.mqtt.state.peer import Peer
 from lakemq.plugins.mqtt.state.questions import Continuation, Question
@@ -155,6 +165,12 @@ class MqttEngine:
         """Of the node."""
         return self.broker.node_id
 
+    def _why(
+        self, principal: Principal, operation: Operation, name: str, context: AccessContext
+    ) -> str:
+        resource = Resource("topic_name", name)
+        return self.broker.verdict(principal, operation, resource, context).reason
+
     def now_ms(self) -> int:
         """Milliseconds since the epoch: wall clock at start, monotonic from then on, so that
         setting the system's clock moves no timer."""
@@ -186,6 +202,9 @@ class MqttEngine:
         self._taps += feeds.start()
         if self.settings.durable:
             await self.journal.recover()
+        # Not before: what was restored was not decided now.
+        self.hub.delivery.decisions = Decisions(self.settings.decisions_max, self.now_ms)
+        self.hub.rights.why = self._why
         early, self._early = self._early, None
         for topic, batches in early:
             self._committed(topic, batches)

@@ -280,6 +280,7 @@ def _refuse(connection: Connection, packet: Publish, reason: Reason, now_ms: int
     """The client may not publish there. Version 5 has reason codes for it; 3.1.1 can only be
     acknowledged as if nothing were wrong, or disconnected [MQTT-3.3.5-2 of 3.1.1]."""
     connection.hub.counters.publishes_refused += 1
+    _note_refused(connection, packet, reason)
     if connection.version == V5:
         if packet.qos:
             _answer(connection, packet.packet_id, packet.qos, reason, "")
@@ -287,6 +288,19 @@ def _refuse(connection: Connection, packet: Publish, reason: Reason, now_ms: int
         connection.close(reason, f"may not publish to {packet.topic}", now_ms)
     elif packet.qos:
         _acknowledge(connection, packet.packet_id, packet.qos, NOWHERE, now_ms)
+
+
+def _note_refused(connection: Connection, packet: Publish, reason: Reason) -> None:
+    hub, decisions = connection.hub, connection.hub.delivery.decisions
+    if not decisions.on:
+        return
+    if reason is Reason.NOT_AUTHORIZED:
+        context = connection.access_context(packet.qos, bool(packet.retain))
+        name = hub.topic_name(packet.topic)
+        why = hub.rights.why(connection.principal, Operation.WRITE, name, context)
+    else:
+        why = "the topic name has too many levels (topic_levels_max)"
+    decisions.note("refused", connection.client_id, packet.topic, why=why)
 
 
 def _acknowledge(
@@ -346,6 +360,9 @@ def settled(
             _acknowledge(connection, packet_id, qos, outcome, now_ms)
         return
     connection.hub.counters.failed(outcome)
+    connection.hub.delivery.decisions.note(
+        "not_stored", connection.client_id, "", why=f"packet {packet_id} at QoS {qos}: {outcome}"
+    )
     connection.inflow.qos_2.discard(packet_id)
     if qos == 2 and connection.session is not None:
         # The next PUBLISH under this identifier is a new one [MQTT-4.3.3-9].
@@ -451,13 +468,18 @@ def run(connection: Connection, packet: PublishRun, now_ms: int) -> None:
     connection.traffic.received[0] += packet.count
     connection.traffic.packets_received += packet.count - 1
     # the table may have been emptied since the run was taken for one; then too, it was allowed
-    match = hub.index.match(connection.express.get(packet.topic) or packet.topic.decode())
+    name = connection.express.get(packet.topic) or packet.topic.decode()
+    match = hub.index.match(name)
     version_5 = connection.version == V5
     rest: list[Target] = []
     for target in match.targets:
         peer = target.session.connection
         if peer is None or peer.blocked:
             hub.delivery.dropped_qos_0 += packet.count
+            hub.delivery.decisions.note(
+                "qos_0", target.session.client_id, name, origin=connection.client_id,
+                publishes=packet.count,
+            )  # fmt: skip
             if peer is not None:
                 peer.traffic.dropped += packet.count
         elif (  # it needs other bytes than came: decoded below
@@ -473,6 +495,10 @@ def run(connection: Connection, packet: PublishRun, now_ms: int) -> None:
             peer.traffic.packets_sent += packet.count - 1
             hub.delivery.sent += packet.count
     if not rest and not match.groups:
+        if not match.targets:
+            hub.delivery.decisions.note(
+                "no_subscriber", connection.client_id, name, publishes=packet.count
+            )
         return
     decoder = Decoder(hub.limits.packet_max_bytes, hub.names, connection.version)
     for one in decoder.feed(packet.packets):

@@ -88,6 +88,10 @@ def _add(
         raise ProtocolError("no local on a shared subscription")  # [MQTT-3.8.3-4]
     context = connection.access_context(wanted.qos)
     if not hub.allowed(connection.principal, Operation.READ, address.topic_filter, context):
+        hub.delivery.decisions.note(
+            "subscribe_refused", session.client_id, address.topic_filter,
+            why=hub.rights.why(connection.principal, Operation.READ, address.topic_filter, context),
+        )  # fmt: skip
         return Reason[hub.limits.refused_subscribe_reason.upper()], None, False
     if _is_unheard(hub, address.topic_filter):
         return Reason.IMPLEMENTATION_ERROR, None, False
@@ -99,6 +103,8 @@ def _add(
         options |= RETAIN_AS_PUBLISHED | (NO_LOCAL if address.group is None else 0)
     # A filter that is there already is replaced, not added to [MQTT-3.8.4-3].
     subscription = kind(session, address, options, identifier)
+    if before is None:
+        hub.delivery.decisions.note("subscribed", session.client_id, address.topic_filter)
     hub.note_subscription(session, text, subscription)
     if start is not None:
         _replay(hub, text, subscription, before, start)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Final, Protocol
 
+from lakemq.plugins.mqtt.state.decisions import Decisions, Kind
 from lakemq.plugins.mqtt.state.ledger import Action
 from lakemq.plugins.mqtt.state.peer import Peer
 from lakemq.plugins.mqtt.state.slow import SlowClients
@@ -54,6 +55,8 @@ class DeliveryLimits:
     """Longest that a publish waits in a queue; 0: as long as it takes."""
     slow: SlowClients = field(default_factory=lambda: SlowClients(0))
     """Deliveries that took long."""
+    decisions: Decisions = field(default_factory=Decisions)
+    """Deliveries that there were none of, and why."""
     dropped_queue_full: int = 0
     dropped_expired: int = 0
     dropped_too_large: int = 0
@@ -250,13 +253,19 @@ class Outbound:
             self.dropped += 1
             # An empty queue: this one alone is larger than the bound.
             if limits.queue_full != "drop_oldest" or not queue:
+                self._note("queue_full", delivery)
                 return limits.queue_full != "disconnect"
-            self._next(queue)
+            self._note("queue_full", self._next(queue))
         queue.append(delivery)
         self.queue_bytes += size
         if len(queue) > QUEUE_KEPT_MAX and self._tail is not None:
             self._tail.add(delivery)
         return True
+
+    def _note(self, kind: Kind, delivery: Delivery) -> None:
+        """There will be no such delivery."""
+        client_id = self.session.client_id
+        self.limits.decisions.dropped(kind, client_id, delivery.message, delivery.place)
 
     def _next(self, queue: deque[Delivery]) -> Delivery:
         """Take the oldest out of the queue."""
@@ -331,6 +340,7 @@ class Outbound:
                 assert delivery.message is not None
                 if self._too_old(delivery.message, now_ms):  # [MQTT-3.3.2-5]: not begun yet
                     self.limits.dropped_expired += 1
+                    self._note("expired", delivery)
                     self.acknowledge(packet_id, connection, now_ms)
                 elif not self._transmit(delivery, packet_id, connection, now_ms, dup=False):
                     self.acknowledge(packet_id, connection, now_ms)
@@ -349,6 +359,7 @@ class Outbound:
         packet = b"".join((head, packet_id.to_bytes(2, "big"), rest))
         if len(packet) > connection.packet_max_bytes:
             self.limits.dropped_too_large += 1
+            self._note("too_large", delivery)
             return False
         if dup:
             # Patched here, so that the encoded message stays one for all who get it alike.
@@ -420,8 +431,10 @@ class Outbound:
             delivery = self._next(queue)
             if delivery.message is None:
                 self.limits.dropped_gone += 1
+                self._note("gone", delivery)
             elif self._too_old(delivery.message, now_ms):  # [MQTT-3.3.2-5]
                 self.limits.dropped_expired += 1
+                self._note("expired", delivery)
             else:
                 self._send_new(delivery, connection, now_ms)
         if not queue:
@@ -446,6 +459,7 @@ class Outbound:
             return False
         elif delivery.message is None:
             self.limits.dropped_gone += 1
+            self._note("gone", delivery)
             del self.inflight[packet_id]
         elif delivery.awaiting:
             self._send_when_kept(delivery, packet_id, connection, now_ms)

@@ -177,12 +177,14 @@ class Session:
         limits = self.outbound.limits
         if connection is None or connection.blocked:
             limits.dropped_qos_0 += 1
+            limits.decisions.dropped("qos_0", self.client_id, message, None)
             if connection is not None:
                 connection.traffic.dropped += 1
             return
         head, rest = connection.wire(message, 0, retain, identifiers, now_ms)
         if len(head) + len(rest) > connection.packet_max_bytes:
             limits.dropped_too_large += 1
+            limits.decisions.dropped("too_large", self.client_id, message, None)
             return
         connection.write(head + rest)
         connection.traffic.sent[0] += 1

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
+from lakemq.broker_core.api.access import Verdict
 from lakemq.broker_core.api.errors import (
     LakeMQError,
     NotAuthenticated,
@@ -257,6 +258,16 @@ class MemoryBroker:
             raise Undecided(resource.name)
         if (operation, resource.name) in self.forbidden:
             raise NotAuthorized(f"{principal.name} may not {operation.value} {resource.name}")
+
+    def verdict(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext = NO_CONTEXT,
+    ) -> Verdict:
+        forbidden = (operation, resource.name) in self.forbidden
+        return Verdict(not forbidden, "forbidden" if forbidden else "not forbidden")
 
     def ended(self, principal: Principal) -> bool:
         return principal.name in self.withdrawn

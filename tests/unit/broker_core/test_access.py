@@ -68,6 +68,25 @@ def test_authorizers_decide_and_none_passes_on() -> None:
         access.authorize(Principal("ann"), Operation.WRITE, topic)
 
 
+class Explains(OnlyReads):
+    def reason(self, principal: Principal, *rest: object) -> str:
+        return f"the rule about {principal.name}"
+
+
+def test_a_verdict_names_who_decides() -> None:
+    ann, topic = Principal("ann"), Resource("topic", "t")
+    silent, explains = Access([], [OnlyReads()]), Access([], [Explains()])
+    assert silent.verdict(ann, Operation.WRITE, topic) == (False, "authorizer OnlyReads")
+    assert explains.verdict(ann, Operation.READ, topic) == (True, "the rule about ann")
+    root = explains.verdict(Principal("root"), Operation.WRITE, topic)
+    assert root == (True, "nothing forbids it")
+    internal = explains.verdict(ann, Operation.READ, Resource("topic", "__audit"))
+    assert not internal.allowed
+    assert "rule" not in internal.reason
+    ended = explains.verdict(Principal("ann", expires_ms=0), Operation.READ, topic)
+    assert ended == (False, "the credentials have expired; log in again")
+
+
 def test_secrets_are_not_shown() -> None:
     assert "secret" not in repr(who("h", "u", b"secret"))
 

@@ -1,0 +1,1 @@
+"""Where a message is: its way, station by station."""
