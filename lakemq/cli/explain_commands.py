@@ -1,4 +1,5 @@
-"""`lakemq explain`: where a message is, station by station, over the admin API of any node."""
+"""`lakemq explain`: where a message is, station by station, over the admin API of any node and from
+the log and files of a table."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import json
 import re
 import time
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 import typer
@@ -19,6 +20,11 @@ from lakemq.broker_core.api.command_line import (
     option_groups,
     print_table,
 )
+from lakemq.spark_plugin.cli.explained_table import ExplainedTable, row_station
+from lakemq.spark_plugin.cli.options import ExportIdOptions, TableOptions
+
+if TYPE_CHECKING:
+    from lakemq.spark_plugin.export.maintenance.find_rows import FoundRow
 
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -57,44 +63,76 @@ def explain(
         str, typer.Option(metavar="TIME", help="Not older: 15m, 2h, 1d ago, or an ISO 8601 time.")
     ] = "1h",
     until: Annotated[str, typer.Option(metavar="TIME", help="Not younger.")] = "",
+    where: Annotated[
+        str, typer.Option(metavar="CONDITION", help="Rows of the table: \"room = 'x' and co > 5\".")
+    ] = "",
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=20, help="Messages shown.")] = 5,
     as_json: AsJson = False,
     *,
     node: AdminOptions,
+    table: TableOptions,
+    ids: ExportIdOptions,
 ) -> None:
     """Tell where a message is: publisher, rule, binding, partition and offset, replicas, each
-    delivery or why there was none, consumer groups. Exit code 1 where none was found."""
-    if bool(record) == bool(topic_name):
-        fail("explain takes --record TOPIC/PARTITION/OFFSET, or --topic-name with --client")
-    if record:
+    delivery or why there was none, consumer groups; with --to also the file, row and commit of a
+    table that hold it. With --where it begins at rows. Exit code 1 where none was found."""
+    if [bool(record), bool(topic_name), bool(where)].count(True) != 1:
+        fail(
+            "explain takes one of --record TOPIC/PARTITION/OFFSET, --topic-name (with --client), "
+            "and --where (with --to and --path or --table)"
+        )
+    if where:
+        rows = ExplainedTable(table, ids).rows_where(where, limit)
+        found = _Found([_of_row(node, each) for each in rows], [] if rows else [f"no row: {where}"])
+    elif record:
         topic, partition, offset = place_of(record)
         path = f"explain/records/{quote(topic, safe='')}/{partition}/{offset}"
-        messages: list[dict[str, Any]] = [_ask(node, path)]
-        notes: list[str] = []
+        found = _Found([_ask(node, path)], [])
     else:
-        now_ms = time.time_ns() // 1_000_000
         query = {"topic_name": topic_name, "client": client, "limit": str(limit)}
-        query["since_ms"] = str(time_ms("--since", since, now_ms))
-        if until:
-            query["until_ms"] = str(time_ms("--until", until, now_ms))
-        found = _ask(node, f"explain/publishes?{urlencode(query)}")
-        messages, notes = found["found"], found["notes"]
-        if not found["complete"]:
-            more = _clock(found["next_since_ms"])
-            notes.append(
-                f"there may be more: looked at {found['looked_at']} records; --since {more}"
-            )
-    if as_json:
-        typer.echo(json.dumps({"messages": messages, "notes": notes}, ensure_ascii=False))
-    else:
-        for number, message in enumerate(messages):
-            if number:
-                typer.echo("")
-            show(message["stations"])
-        for note in notes:
-            typer.echo(f"lakemq: {note}", err=True)
-    if all(each["stations"][0]["state"] == "unknown" for each in messages):
+        found = _publishes(node, query, since, until)
+    if table.to and not where:
+        _add_table(node, ExplainedTable(table, ids), found.messages)
+    _print(found, as_json=as_json)
+    if not any(each["stations"][0]["state"] != "unknown" for each in found.messages):
         raise typer.Exit(1)
+
+
+class _Found(NamedTuple):
+    messages: list[dict[str, Any]]
+    notes: list[str]
+
+
+def _publishes(node: AdminOptions, query: dict[str, str], since: str, until: str) -> _Found:
+    now_ms = time.time_ns() // 1_000_000
+    query["since_ms"] = str(time_ms("--since", since, now_ms))
+    if until:
+        query["until_ms"] = str(time_ms("--until", until, now_ms))
+    found = _ask(node, f"explain/publishes?{urlencode(query)}")
+    notes = list(found["notes"])
+    if not found["complete"]:
+        more = _clock(found["next_since_ms"])
+        notes.append(f"there may be more: looked at {found['looked_at']} records; --since {more}")
+    return _Found(found["found"], notes)
+
+
+def _add_table(node: AdminOptions, lake: ExplainedTable, messages: list[dict[str, Any]]) -> None:
+    for message in messages:
+        if message["topic"]:
+            topic_id = _ask(node, f"topics/{quote(message['topic'], safe='')}")["topic_id"]
+            message["stations"] += lake.stations(message, topic_id)
+
+
+def _print(found: _Found, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(found._asdict(), ensure_ascii=False))
+        return
+    for number, message in enumerate(found.messages):
+        if number:
+            typer.echo("")
+        show(message["stations"])
+    for note in found.notes:
+        typer.echo(f"lakemq: {note}", err=True)
 
 
 def show(stations: list[dict[str, Any]]) -> None:
@@ -107,6 +145,14 @@ def show(stations: list[dict[str, Any]]) -> None:
             for each in stations
         ],
     )  # fmt: skip
+
+
+def _of_row(node: AdminOptions, row: FoundRow) -> dict[str, Any]:
+    """From a row of a table back to the device."""
+    path = f"explain/records/{quote(row.topic, safe='')}/{row.partition}/{row.offset}"
+    message: dict[str, Any] = _ask(node, path)
+    message["stations"].append(row_station(row))
+    return message
 
 
 def _ask(node: AdminOptions, path: str) -> Any:

@@ -245,12 +245,12 @@ def _scan(
 ) -> Iterator[pa.RecordBatch]:
     """Columns partition, offset and key of all rows of the topic."""
     inside = offset_columns(table)
-    for constants, paths in _files(table):
+    for constants, paths in files_by_constants(table):
         if constants.get("topic", topic) == topic:
             yield from _scan_files(table, topic, by_key, inside, constants, paths, with_rest)
 
 
-def _files(table: LakeTable) -> list[tuple[Mapping[str, Any], list[str]]]:
+def files_by_constants(table: LakeTable) -> list[tuple[Mapping[str, Any], list[str]]]:
     """(columns that have one value in all rows of some files and are not in them, these files)."""
     if isinstance(table, DeltaLakeTable) and table.partition_columns():
         return list(table.files_by_partition())

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from lakemq.spark_plugin.errors import NoTable, TableError
 from lakemq.spark_plugin.export.decoding.column_types import Evolve
@@ -36,6 +38,7 @@ from lakemq.spark_plugin.export.tables.table import (
     ExportKey,
     LiveFile,
     Progress,
+    TableCommit,
     TableConflict,
     WrittenFile,
 )
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _APP = "lakemq"
+_LOG = "_delta_log"
+_VERSION_FILE = re.compile(r"[0-9]{20}\.json")
 
 
 class DeltaLakeTable:
@@ -122,6 +127,20 @@ class DeltaLakeTable:
     def data_files(self) -> list[str]:
         """Paths of the files of the version seen."""
         return [path_of(uri) for uri in self._table.file_uris()]
+
+    def commit_of(self, path: str) -> TableCommit | None:
+        """The version whose file of the log adds a data file; None: that was cleaned up."""
+        root = Folder(self.location)
+        for name in reversed(root.names(_LOG)):
+            if not _VERSION_FILE.fullmatch(name):
+                continue
+            actions = [json.loads(line) for line in root.read(f"{_LOG}/{name}").splitlines()]
+            added = (unquote(each["add"]["path"]) for each in actions if "add" in each)
+            if any(root.full_path(each) == path for each in added):
+                infos = (each["commitInfo"] for each in actions if "commitInfo" in each)
+                at_ms = next((each.get("timestamp") for each in infos), None)
+                return TableCommit(f"version {int(name[:20])}", at_ms)
+        return None
 
     def live_files(self) -> list[LiveFile]:
         """The files of the version seen, with rows (0 where the log does not say) and sizes."""

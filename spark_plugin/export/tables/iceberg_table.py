@@ -33,6 +33,7 @@ from lakemq.spark_plugin.export.tables.table import (
     ExportKey,
     LiveFile,
     Progress,
+    TableCommit,
     TableConflict,
     WrittenFile,
     topic_mark,
@@ -124,6 +125,16 @@ class IcebergTable:
     def data_files(self) -> list[str]:
         """Paths of the data files of the current snapshot."""
         return [path_of(task.file.file_path) for task in self._table.scan().plan_files()]
+
+    def commit_of(self, path: str) -> TableCommit | None:
+        """The snapshot that added a data file; without a time if that has expired."""
+        for each in self._table.inspect.entries().to_pylist():
+            if path_of(each["data_file"]["file_path"]) == path:
+                number = each["snapshot_id"]
+                snapshot = self._table.snapshot_by_id(number)
+                at_ms = snapshot.timestamp_ms if snapshot is not None else None
+                return TableCommit(f"snapshot {number}", at_ms)
+        return None
 
     def live_files(self) -> list[LiveFile]:
         """The data files of the current snapshot that no delete file applies to, with their

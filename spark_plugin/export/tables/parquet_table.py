@@ -27,6 +27,7 @@ from lakemq.spark_plugin.export.tables.table import (
     ExportKey,
     LiveFile,
     Progress,
+    TableCommit,
     TableConflict,
     WrittenFile,
 )
@@ -161,6 +162,14 @@ class ParquetTable:
     def data_files(self) -> list[str]:
         """Paths of the files that the manifests leave in the table."""
         return [file.path for file in self.live_files()]
+
+    def commit_of(self, path: str) -> TableCommit | None:
+        """The manifest that added a data file."""
+        for number in range(self._number, 0, -1):
+            manifest = self._read(number)
+            if any(self._folder.full_path(each["path"]) == path for each in manifest["files"]):
+                return TableCommit(f"manifest {number}", manifest.get("committed_ms"))
+        return None
 
     def live_files(self) -> list[LiveFile]:
         """The files that the manifests leave in the table: those added and not removed later."""

@@ -73,6 +73,15 @@ class LiveFile(NamedTuple):
     """What the format's library needs to take the file out again."""
 
 
+class TableCommit(NamedTuple):
+    """A commit of a table."""
+
+    name: str
+    """As its format calls it, like `version 12`."""
+    at_ms: int | None
+    """When (ms since 1970, UTC); None: the table does not say."""
+
+
 class TableConflict(Exception):
     """Another writer committed to the table first; the commit was not applied."""
 
@@ -95,6 +104,10 @@ class LakeTable(Protocol):
     def data_files(self) -> list[str]:
         """Paths of the files that the state seen consists of, as the location's file system has
         them."""
+
+    def commit_of(self, path: str) -> TableCommit | None:
+        """The commit that brought a data file into the table; None: its log does not tell any
+        more."""
 
     def live_files(self) -> list[LiveFile]:
         """The same, with what is known of them; without those that rows were deleted from since,
