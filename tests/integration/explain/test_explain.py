@@ -200,3 +200,19 @@ def test_nothing_found_tells_what_would_happen(node: NodeProcess) -> None:
     assert "air/# -> topic readings" in result.stdout
     beyond = explained(node, "--record", "readings/0/99999")
     assert "not there yet" in beyond[0]["stations"][0]["what"]
+
+
+def test_a_subscription_that_has_ended_since(node: NodeProcess) -> None:
+    with connected(node, "visitor") as visitor, connected(node, "device-6") as device:
+        subscribed(visitor, "air/visit/#")
+        publish(device, "air/visit/x")
+        visitor.unsubscribe("air/visit/#")
+        _until(lambda: _delivered(node, "air/visit/x")["state"] == "unknown")
+        told = _delivered(node, "air/visit/x")
+    assert told["who"] == "visitor"
+    assert "its subscription has ended" in told["what"]
+
+
+def _delivered(node: NodeProcess, topic_name: str) -> dict[str, Any]:
+    (message,) = explained(node, "--topic-name", topic_name)
+    return stations(message, "delivered")[0]
