@@ -17,7 +17,7 @@ from lakemq.broker_core.api.hooks import ENTRY_POINT_GROUP, PROJECT, PluginHooks
 from lakemq.broker_core.api.settings import PluginSettings
 from lakemq.broker_core.configuration.config import ConfigSource, joined
 
-BUILT_IN: Final = ("journal", "mqtt", "native", "bridge", "admin")
+BUILT_IN: Final = ("journal", "mqtt", "native", "bridge", "admin", "ledger")
 """Plugins that are on without a section."""
 HOOKS: Final = tuple(name for name in vars(PluginHooks) if not name.startswith("_"))
 

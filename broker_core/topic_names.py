@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from lakemq.broker_core.api.errors import InvalidRequest, InvalidTopicName
+from lakemq.broker_core.api.records.ledger_rule import ledger_rule
 from lakemq.broker_core.api.types import Acks, TopicConfig
 
 NAME_MAX_BYTES: Final = 249
@@ -96,6 +97,7 @@ def check_config(config: TopicConfig) -> None:
         )
     if config.acks_min not in ("", *_ACKS):
         raise InvalidRequest(f"acks_min is {config.acks_min!r}; it takes {', '.join(_ACKS)}")
+    ledger_rule(config.ledger)
     if not 1024 <= config.batch_max_bytes <= 256 * 1024 * 1024:
         raise InvalidRequest(f"batch_max_bytes is {config.batch_max_bytes}; 1 KiB to 256 MiB")
     if config.segment_max_bytes < 4096 or config.segment_age_max_ms < 1000:

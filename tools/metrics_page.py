@@ -46,6 +46,7 @@ _ROOMS: Final = {
     "plugins.mqtt": "MQTT",
     "plugins.bridge": "Bridges",
     "plugins.native": "Native protocol",
+    "plugins.ledger": "Completeness ledger",
     PREFIX: "Exports",
 }
 _CONFIG: Final = """

@@ -9,6 +9,7 @@ from lakemq.broker_core.api.administration.routes import AnyRoute
 from lakemq.plugins.admin.api.openapi import document_of
 from lakemq.plugins.admin.api.table import RouteTable
 from lakemq.plugins.admin.resources.all import resources
+from lakemq.plugins.ledger.routes import LedgerRoutes
 from lakemq.plugins.mqtt.bridge.metrics import BridgeRoutes
 from lakemq.plugins.mqtt.ops.admin import MqttAdmin
 from lakemq.plugins.native.queues.admin_routes import QueueRoutes
@@ -27,6 +28,7 @@ def documented_routes() -> list[AnyRoute]:
         *BridgeRoutes("", ()).routes(),
         *GroupRoutes(nothing, nothing).routes(),
         *QueueRoutes(nothing, nothing).routes(),
+        *LedgerRoutes(nothing, nothing, nothing).routes(),
     ]
 
 

@@ -97,6 +97,9 @@ class TopicConfig:
     acks_min: str = ""
     """`memory`, `leader` or `replicated`: appends that ask for less wait for so much all the same;
     empty: `replicated` where there are several replicas, else `memory`."""
+    ledger: str = ""
+    """Whose records are counted for completeness, and how (`records.ledger_rule`), like
+    `device=key; sequence=$.seq`; empty: none."""
 
 
 class Leadership(NamedTuple):

@@ -105,7 +105,7 @@ def test_config_check(tmp_path: Path) -> None:
     file = tmp_path / "lakemq.toml"
     file.write_text("[plugins.mqtt]\nport = 1\n")
     said = lakemq("config", "check", "-c", str(file)).stdout
-    assert "ok; plugins on: bridge, journal, mqtt, native" in said
+    assert "ok; plugins on: admin, bridge, journal, ledger, mqtt, native" in said
     file.write_text("[plugins.mqtt]\nprot = 1\n")
     assert failure("config", "check", "-c", str(file)).endswith(
         "lakemq.toml:2: plugins.mqtt.prot: unknown setting; did you mean 'port'?"

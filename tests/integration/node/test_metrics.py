@@ -53,7 +53,8 @@ ELSEWHERE: Final = {
         "meta.cluster.", "meta.raft.", "mqtt.connections.redirected", "mqtt.publishes.not_led",
     ],
     "damaged files, full disks and clients that repeat": [
-        "corrupt_batches", "journal.damage", "journal.disk_reads", "journal.duplicates",
+        "corrupt_batches", "ledger.failures", "journal.damage", "journal.disk_reads",
+        "journal.duplicates",
         "journal.failed_flushes", "journal.fenced_partitions", "journal.refused_appends",
         "journal.repaired_segments", "journal.scrubbed_bytes", "mqtt.batches.corrupt",
         "mqtt.records.unreadable", "mqtt.publishes.failed", "transactions.resumed",
@@ -98,6 +99,8 @@ def listed() -> dict[str, str]:
 def native_load(client: lakemq.SyncClient) -> None:
     for name in ("t", "dead"):
         client.create_topic(name)
+    client.create_topic("counted", config={"ledger": "interval=1h"})
+    client.send("counted", b"x", key=b"device")
     for _ in range(3):
         client.send("t", b"x" * 100)
     with client.subscribe("t", group="g", start="earliest") as consumer:

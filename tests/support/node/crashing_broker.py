@@ -192,6 +192,9 @@ class CrashingBroker:
 
     # -- the port
 
+    def topics(self) -> list[TopicInfo]:
+        return list(self.disk.topics.values())
+
     def topic(self, name: str) -> TopicInfo:
         if name not in self.disk.topics:
             raise UnknownTopic(name)

@@ -135,7 +135,7 @@ def test_built_in_plugins_are_on_without_a_section() -> None:
     loaded = PluginHost(parse_config("f", "", {}))
     loaded.load()
     hooks = {plugin.name: set(plugin.hooks) for plugin in loaded.enabled()}
-    assert hooks.keys() == {"admin", "bridge", "journal", "mqtt", "native"}
+    assert hooks.keys() == {"admin", "bridge", "journal", "ledger", "mqtt", "native"}
     assert "register_storage" in hooks["journal"]
     assert "register_listeners" in hooks["mqtt"] & hooks["native"]
 

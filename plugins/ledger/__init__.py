@@ -1,0 +1,1 @@
+"""Completeness of what devices send: what is missing, came late or came twice."""
