@@ -10,6 +10,8 @@ class SparkPluginError(Exception):
 class OptionError(SparkPluginError):
     """An option or a command's argument is wrong; names it, and the nearest valid one."""
 
+    code = "OPTION"
+
 
 class OffsetsError(SparkPluginError):
     """Offsets of the user or a checkpoint are invalid."""

@@ -88,6 +88,15 @@ class ExportProgress:
             f"{self._topic}: compacted {done.removed:,} files into {done.added:,}", highlight=False
         )
 
+    def totals(self) -> dict[str, str | int]:
+        """What this run has committed: records read, result rows, dead letters."""
+        return {
+            "topic": self._topic,
+            "records": self._records,
+            "rows": self._rows,
+            "dead_letters": self._dead,
+        }
+
     def finished(self) -> None:
         """Print the totals of a run that has caught up."""
         took_s = time.monotonic() - self._began_s

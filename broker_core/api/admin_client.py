@@ -7,12 +7,20 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from lakemq.broker_core.api.command_line import AdminOptions, fail, secret
+from lakemq.broker_core.api.command_line import AdminOptions, ExitCode, fail, secret
+from lakemq.broker_core.api.command_line.output import exit_code_of
 
 _TIMEOUT_S: Final = 10
 _ANSWER_MAX_BYTES: Final = 64 << 20
+_BY_STATUS: Final = {
+    401: ExitCode.DENIED,
+    403: ExitCode.DENIED,
+    404: ExitCode.UNKNOWN,
+    503: ExitCode.UNAVAILABLE,
+}
+"""For answers that are no problem details, as a proxy gives them."""
 
 
 def ask_admin(
@@ -33,9 +41,9 @@ def ask_admin(
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=tls) as answer:
             return bytes(answer.read(_ANSWER_MAX_BYTES))
     except urllib.error.HTTPError as error:
-        fail(_message(error))
+        _refused(error)
     except (OSError, ValueError) as error:
-        fail(f"{node.admin}: {error}")
+        fail(f"{node.admin}: {error}", ExitCode.UNAVAILABLE)
 
 
 def _authorization(node: AdminOptions) -> dict[str, str]:
@@ -47,8 +55,11 @@ def _authorization(node: AdminOptions) -> dict[str, str]:
     return {}
 
 
-def _message(error: urllib.error.HTTPError) -> str:
+def _refused(error: urllib.error.HTTPError) -> NoReturn:
     try:
-        return str(json.load(error)["detail"])
+        problem = json.load(error)
+        message, code = str(problem["detail"]), str(problem["code"])
+        kind = exit_code_of(code, retriable=bool(problem.get("retriable")))
     except (ValueError, KeyError, TypeError):
-        return f"{error.code} {error.reason}"
+        fail(f"{error.code} {error.reason}", _BY_STATUS.get(error.code))
+    fail(message, kind, code=code)

@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from lakemq.broker_core.api.access import ANONYMOUS, AccessContext, Principal, Resource, Rule
-from lakemq.broker_core.api.command_line import MetaOptions, fail, option_groups, print_table
+from lakemq.broker_core.api.command_line import (
+    ExitCode,
+    MetaOptions,
+    fail,
+    option_groups,
+    print_table,
+    say,
+)
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.configuration.config import load_config
 from lakemq.broker_core.security.authz.rule_book import RuleBook
@@ -84,18 +91,18 @@ def add(
             exact,
         )
         if complaint := check_rule(made):
-            fail(complaint)
+            fail(complaint, ExitCode.USAGE)
         rules += acl_rules_of(made)
     if rule_id and len(rules) > 1:
-        fail("--id names one rule: one --who, one --operation, one --resource")
+        fail("--id names one rule: one --who, one --operation, one --resource", ExitCode.USAGE)
 
     async def put(meta: MetaClient) -> None:
         for rule in rules:
             await meta.put_rule(rule)
 
     ask_meta(members, put)
-    for rule in rules:
-        typer.echo(f"added {rule.rule_id}")
+    added = [rule.rule_id for rule in rules]
+    say("\n".join(f"added {each}" for each in added), added=added)
     book.replace({rule.rule_id: rule_of(rule) for rule in rules})
     if void := book.rules.void():
         typer.echo(f"lakemq: warning: where nodes are configured like this one, {void}", err=True)
@@ -113,8 +120,8 @@ def list_rules(
         (
             rule.rule_id,
             "allow" if rule.allow else "deny",
-            ", ".join(rule.who),
-            ", ".join(rule.operations),
+            list(rule.who),
+            list(rule.operations),
             f"{rule.kind}:{rule.name}",
             _conditions(rule),
         )
@@ -141,7 +148,7 @@ def delete(
 ) -> None:
     """Delete a rule by its id."""
     ask_meta(members, lambda meta: meta.delete_rule(rule_id))
-    typer.echo(f"deleted {rule_id}")
+    say(f"deleted {rule_id}", deleted=rule_id)
 
 
 @acl.command("test")
@@ -164,10 +171,10 @@ def test_rules(
     """Show whether an operation is allowed, and by which rule. Exit code 1: denied."""
     kind, found, name = resource.partition(":")
     if operation not in ALIASES or not found:
-        fail("--operation takes an operation, --resource KIND:NAME")
+        fail("--operation takes an operation, --resource KIND:NAME", ExitCode.USAGE)
     kind = canonical_kind(kind)
     if complaint := kind_complaint(kind):
-        fail(complaint)
+        fail(complaint, ExitCode.USAGE)
     book = RuleBook(_settings(config), lambda: None)
     if not offline:
         kept = ask_meta(members, lambda meta: meta.rules())
@@ -175,12 +182,13 @@ def test_rules(
     principal = Principal(user, roles=tuple(sorted(role or ()))) if user else ANONYMOUS
     context = AccessContext("mqtt", client_id, qos=qos, retain=retain)
     if book.is_admin(principal):
-        typer.echo("allowed: an admin")
+        say("allowed: an admin", allowed=True, reason="an admin")
         return
     allowed, rule = book.rules.verdict(principal, ALIASES[operation], Resource(kind, name), context)
-    typer.echo(f"{'allowed' if allowed else 'denied'}: {reason_of(rule)}")
+    reason = reason_of(rule)
+    say(f"{'allowed' if allowed else 'denied'}: {reason}", allowed=allowed, reason=reason)
     if not allowed:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _settings(config: Path | None) -> SecuritySettings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,7 +11,15 @@ from typing import Annotated, Final
 import typer
 
 import lakemq
-from lakemq.broker_core.api.command_line import AsJson, MetaOptions, fail, option_groups
+from lakemq.broker_core.api.command_line import (
+    ExitCode,
+    MetaOptions,
+    fail,
+    is_json,
+    option_groups,
+    print_json,
+    say,
+)
 from lakemq.cli.meta_access import ask_meta
 from lakemq.meta_service.api.remote.control_calls import RebalanceAction
 from lakemq.meta_service.api.types import Rebalance
@@ -39,28 +46,26 @@ def rebalance(
     of leader, until no moves are left; --plan shows them.
     """
     if plan and stop:
-        fail("--plan and --stop exclude each other")
+        fail("--plan and --stop exclude each other", ExitCode.USAGE)
     action: RebalanceAction = "plan" if plan else "stop" if stop else "start"
     _print(ask_meta(members, lambda client: client.rebalance(action, at_once=at_once)))
 
 
 @cluster.command()
 @option_groups
-def advice(as_json: AsJson = False, *, members: MetaOptions) -> None:
+def advice(members: MetaOptions) -> None:
     """Say whether the cluster needs more nodes, or fewer.
 
     It follows from disks, CPU and connections, from how they grew in the last hour, and from the
     replicas that topics want. Nothing is started or stopped by it.
     """
     found = ask_meta(members, lambda client: client.loads())
-    if as_json:
-        typer.echo(json.dumps({"nodes_wanted": found.nodes_wanted, "advice": found.advice}))
-        return
-    for line in found.advice or ("nothing: there are as many nodes as it takes",):
-        typer.echo(line)
+    lines = found.advice or ("nothing: there are as many nodes as it takes",)
+    say("\n".join(lines), nodes_wanted=found.nodes_wanted, advice=found.advice)
 
 
 @cluster.command()
+@option_groups
 def demo(
     nodes: Annotated[int, typer.Option(min=3, max=9, help="How many nodes are started.")] = 3,
     rows: Annotated[
@@ -83,10 +88,17 @@ def demo(
     command += [] if rows is None else ["--rows", str(rows)]
     command += [] if folder is None else ["--folder", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(root)}
-    raise typer.Exit(subprocess.run(command, env=environment, check=False).returncode)
+    told = sys.stderr if is_json() else None
+    code = subprocess.run(command, env=environment, check=False, stdout=told).returncode
+    if is_json():
+        print_json({"lost_nothing": code == 0})
+    raise typer.Exit(code)
 
 
 def _print(found: Rebalance) -> None:
+    if is_json():
+        print_json(found)
+        return
     for move in found.moves[:MOVES_PRINTED]:
         replicas, target = " ".join(move.replicas), " ".join(move.target)
         typer.echo(f"{move.topic}/{move.partition}: {replicas} -> {target}")

@@ -15,9 +15,11 @@ import typer
 from lakemq.broker_core.api.admin_client import ask_admin
 from lakemq.broker_core.api.command_line import (
     AdminOptions,
-    AsJson,
+    ExitCode,
     fail,
+    is_json,
     option_groups,
+    print_json,
     print_table,
 )
 from lakemq.spark_plugin.cli.explained_table import ExplainedTable, row_station
@@ -67,7 +69,6 @@ def explain(
         str, typer.Option(metavar="CONDITION", help="Rows of the table: \"room = 'x' and co > 5\".")
     ] = "",
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=20, help="Messages shown.")] = 5,
-    as_json: AsJson = False,
     *,
     node: AdminOptions,
     table: TableOptions,
@@ -93,9 +94,9 @@ def explain(
         found = _publishes(node, query, since, until)
     if table.to and not where:
         _add_table(node, ExplainedTable(table, ids), found.messages)
-    _print(found, as_json=as_json)
+    _print(found)
     if not any(each["stations"][0]["state"] != "unknown" for each in found.messages):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 class _Found(NamedTuple):
@@ -123,9 +124,9 @@ def _add_table(node: AdminOptions, lake: ExplainedTable, messages: list[dict[str
             message["stations"] += lake.stations(message, topic_id)
 
 
-def _print(found: _Found, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(found._asdict(), ensure_ascii=False))
+def _print(found: _Found) -> None:
+    if is_json():
+        print_json(found)
         return
     for number, message in enumerate(found.messages):
         if number:

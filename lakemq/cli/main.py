@@ -14,7 +14,15 @@ from typing import Annotated
 
 import typer
 
-from lakemq.broker_core.api.command_line import fail, print_table
+from lakemq.broker_core.api.command_line import (
+    ExitCode,
+    fail,
+    is_json,
+    option_groups,
+    print_json,
+    print_table,
+    say,
+)
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.configuration.config import Config, ConfigSource, load_config
 from lakemq.broker_core.plugin_host import PluginHost
@@ -80,6 +88,7 @@ def _load(file: Path | None, data_dir: Path | None = None, join: Sequence[str] =
 
 
 @app.command()
+@option_groups
 def start(config: ConfigFile = None, data_dir: DataDir = None, join: Join = None) -> None:
     """Run a node until Ctrl-C or SIGTERM."""
     loaded = _load(config, data_dir, join or ())
@@ -106,11 +115,11 @@ async def _run(config: Config) -> None:
         loop.add_signal_handler(number, stop.set)
     await node.start()
     try:
-        for name, address in node.addresses().items():
-            typer.echo(f"{name} {address}")
+        addresses = node.addresses()
         settle()
         node.watch_loop()
-        typer.echo("ready")
+        lines = [f"{name} {address}" for name, address in addresses.items()]
+        say("\n".join([*lines, "ready"]), ready=True, addresses=addresses)
         sys.stdout.flush()
         notify(READY)
         # A node that can't go on, as after a failed write, stops with an error: the supervisor
@@ -125,6 +134,7 @@ async def _run(config: Config) -> None:
 
 
 @plugin_app.command("list")
+@option_groups
 def list_plugins(config: ConfigFile = None) -> None:
     """Show plugins: version, on or off, what they register, why they failed."""
     host = PluginHost(_load(config).source)
@@ -135,35 +145,40 @@ def list_plugins(config: ConfigFile = None) -> None:
     rows = []
     for plugin in host.plugins:
         state = "failed" if plugin.error else "on" if plugin.enabled else "off"
-        hooks = ", ".join(each.removeprefix("register_") for each in plugin.hooks)
+        hooks = [each.removeprefix("register_") for each in plugin.hooks]
         rows.append(
             (plugin.name, plugin.version, plugin.distribution, state, plugin.error or hooks)
         )
     print_table(("plugin", "version", "from", "state", "registers"), rows)
     if any(plugin.error and plugin.enabled for plugin in host.plugins):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @config_app.command("check")
+@option_groups
 def check_config(config: ConfigFile = None) -> None:
     """Check the configuration without starting a node: sections, also of plugins, ports used
     twice, missing files, what plugins register. Reports all errors at once."""
     from lakemq.cli.config_findings import check
 
     findings = check(config, os.environ)
+    if is_json():
+        print_json({**findings._asdict(), "ok": not findings.errors})
+        raise typer.Exit(ExitCode.USAGE if findings.errors else ExitCode.DONE)
     for warning in findings.warnings:
         typer.echo(f"lakemq: warning: {warning}", err=True)
     if findings.errors:
-        fail("\n".join(map(str, findings.errors)))
+        fail("\n".join(map(str, findings.errors)), ExitCode.USAGE)
     typer.echo(f"{config or 'defaults'}: ok; plugins on: {', '.join(findings.plugins)}")
 
 
 @app.command()
+@option_groups
 def version() -> None:
     """Print the version."""
     from lakemq.node import VERSION
 
-    typer.echo(f"lakemq {VERSION}")
+    say(f"lakemq {VERSION}", version=VERSION)
 
 
 def _add_plugin_commands() -> None:

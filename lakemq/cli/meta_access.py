@@ -38,7 +38,7 @@ def ask_meta(members: MetaOptions, ask: Callable[[RemoteClient], Awaitable[T]]) 
     except LakeMQError as error:
         fail(error)
     except (MetaError, StartupFailed, OSError) as error:
-        fail(f"MetaService at {', '.join(members.address)}: {error}")
+        fail(f"MetaService at {', '.join(members.address)}: {error}", cause=error)
 
 
 def run_meta(call: Callable[[], Awaitable[T]]) -> T:

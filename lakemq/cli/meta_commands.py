@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakemq.broker_core.api.command_line import MetaOptions, fail, option_groups, print_table
+from lakemq.broker_core.api.command_line import (
+    ExitCode,
+    MetaOptions,
+    fail,
+    is_json,
+    option_groups,
+    print_table,
+    progress,
+    say,
+)
 from lakemq.cli.meta_access import credentials_of, run_meta
 from lakemq.meta_service.api.errors import MetaError
 from lakemq.meta_service.api.types import MetaStatus
@@ -52,13 +62,15 @@ def status(
     for where, answer in answers.items():
         role = "leader" if answer.leader_id == answer.member_id else "follower"
         numbers = (answer.term, answer.applied_index, answer.revision)
-        about = (answer.member_id, role, answer.leader_id or "-", *map(str, numbers))
+        about = (answer.member_id, role, answer.leader_id or None, *numbers)
         rows.append((where, *about, answer.cluster_id))
-    if rows:
+    if rows or is_json():
         print_table(
-            ("address", "member", "role", "leader", "term", "applied", "revision", "cluster"), rows
+            ("address", "member", "role", "leader", "term", "applied", "revision", "cluster"),
+            rows,
+            data=[{"address": where, **asdict(answer)} for where, answer in answers.items()],
         )
-    for where, answer in answers.items() if details else ():
+    for where, answer in answers.items() if details and not is_json() else ():
         typer.echo(f"\n{answer.member_id} at {where}")
         for name, value in sorted(answer.detail.items()):
             typer.echo(f"  {name}: {value}")
@@ -66,7 +78,7 @@ def status(
         if isinstance(error, MetaError):
             typer.echo(f"{where}: {error}", err=True)
     if len(answers) < len(found):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.UNAVAILABLE)
 
 
 @meta.command("members")
@@ -77,10 +89,11 @@ def list_members(members: MetaOptions) -> None:
     for answer in found.values():
         if isinstance(answer, MetaStatus):
             learners = str(answer.detail.get("learners", "")).split(", ")
-            for name in answer.members:
-                role = "leader" if name == answer.leader_id else ""
-                role = "learner" if name in learners else role
-                typer.echo(f"{name}  {role}".rstrip())
+            roles = dict.fromkeys(answer.members, "")
+            roles |= dict.fromkeys(set(learners) & set(roles), "learner")
+            roles |= {answer.leader_id: "leader"} if answer.leader_id else {}
+            lines = (f"{name}  {role}".rstrip() for name, role in roles.items())
+            say("\n".join(lines), members=roles)
             return
     fail(next(iter(found.values())))
 
@@ -91,16 +104,18 @@ def digest(members: MetaOptions) -> None:
     """Compare the digests of the members' states: at the same log index they must be equal."""
     found = run_meta(lambda: _statuses(members.address, credentials_of(members)))
     seen: dict[int, set[str]] = {}
+    rows = []
     for where, answer in found.items():
         if isinstance(answer, MetaError):
             fail(f"{where}: {answer}")
         state_index, state_digest = int(answer.detail["state_index"]), str(answer.detail["digest"])
         seen.setdefault(state_index, set()).add(state_digest)
-        typer.echo(f"{answer.member_id}  index {state_index}  {state_digest}")
+        rows.append({"member": answer.member_id, "index": state_index, "digest": state_digest})
+    say("\n".join("{member}  index {index}  {digest}".format(**row) for row in rows), digests=rows)
     if any(len(digests) > 1 for digests in seen.values()):
         fail("the members' states differ at the same log index")
     if len(seen) > 1:
-        typer.echo("The members are at different log indexes; repeat it while nothing is written.")
+        progress("The members are at different log indexes; repeat it while nothing is written.")
 
 
 @meta.command()
@@ -110,9 +125,12 @@ def snapshot(members: MetaOptions) -> None:
     from lakemq.meta_service.api import operations
 
     credentials = credentials_of(members)
-    for where in members.address:
-        index = run_meta(lambda where=where: operations.snapshot(where, credentials))  # type: ignore[misc] # mypy cannot infer a lambda with a default
-        typer.echo(f"{where}: durable up to log index {index}")
+    indexes = {
+        where: run_meta(lambda where=where: operations.snapshot(where, credentials))  # type: ignore[misc] # mypy cannot infer a lambda with a default
+        for where in members.address
+    }
+    lines = (f"{where}: durable up to log index {index}" for where, index in indexes.items())
+    say("\n".join(lines), durable_log_index=indexes)
 
 
 @meta.command()
@@ -129,7 +147,7 @@ def transfer(
 
     credentials = credentials_of(members)
     leader = run_meta(lambda: operations.transfer(members.address, member, credentials))
-    typer.echo(f"leadership transfer started by {leader}")
+    say(f"leadership transfer started by {leader}", started_by=leader)
 
 
 @meta.command()
@@ -145,7 +163,7 @@ def promote(
 
     credentials = credentials_of(members)
     voters = run_meta(lambda: operations.promote_member(members.address, member, credentials))
-    typer.echo(f"voters: {', '.join(voters)}")
+    say(f"voters: {', '.join(voters)}", voters=voters)
 
 
 @meta.command()
@@ -160,7 +178,7 @@ def remove(
 
     credentials = credentials_of(members)
     voters = run_meta(lambda: operations.remove_member(members.address, member, credentials))
-    typer.echo(f"voters: {', '.join(voters)}")
+    say(f"voters: {', '.join(voters)}", voters=voters)
 
 
 @meta.command()
@@ -175,10 +193,12 @@ def backup(
 
     credentials = credentials_of(members)
     note = run_meta(lambda: operations.backup(members.address, file, credentials))
-    typer.echo(f"{file}: {note.size} bytes, log index {note.log_index}, cluster {note.cluster_id}")
+    said = f"{file}: {note.size} bytes, log index {note.log_index}, cluster {note.cluster_id}"
+    say(said, file=file, bytes=note.size, log_index=note.log_index, cluster=note.cluster_id)
 
 
 @meta.command()
+@option_groups
 def restore(
     file: Annotated[Path, typer.Argument(help="A file that `backup` wrote.", exists=True)],
     data_dir: Annotated[
@@ -199,4 +219,4 @@ def restore(
         new_id = restore_folder(file, data_dir / "meta", cluster_id)
     except (MetaError, OSError) as error:
         fail(error)
-    typer.echo(f"cluster {new_id}")
+    say(f"cluster {new_id}", cluster=new_id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -14,11 +13,13 @@ import typer
 
 from lakemq.broker_core.administration.reports import node_reports
 from lakemq.broker_core.api.command_line import (
-    AsJson,
     MetaOptions,
     Yes,
+    confirm,
     option_groups,
     print_table,
+    progress,
+    say,
 )
 from lakemq.cli.cluster_commands import AtOnce
 from lakemq.cli.meta_access import ask_meta, credentials_of, run_meta
@@ -51,7 +52,7 @@ Node = Annotated[str, typer.Argument(metavar="NODE", help="A node id.")]
 
 @node.command("list")
 @option_groups
-def list_nodes(as_json: AsJson = False, *, members: MetaOptions) -> None:
+def list_nodes(members: MetaOptions) -> None:
     """List nodes: state, roles, partitions that they lead, replicas, what heartbeats say.
 
     Behind: the most records that a replica on the node lacks of those that its leader has
@@ -65,16 +66,13 @@ def list_nodes(as_json: AsJson = False, *, members: MetaOptions) -> None:
         return _listed(nodes, topics, loads)
 
     found = ask_meta(members, ask)
-    if as_json:
-        typer.echo(json.dumps(found, ensure_ascii=False))
-        return
     rows = [
         (
-            each["node"], each["state"], "+".join(each["roles"]) or "-", each["rack"] or "-",
-            str(each["leads"]), str(each["replicas"]),
+            each["node"], each["state"], "+".join(each["roles"]) or None, each["rack"] or None,
+            each["leads"], each["replicas"],
             *(_shown(each["figures"].get(figure), form) for _, figure, form in _FIGURES),
             _up(each["figures"].get("uptime_s")), _shown(each["silent_s"], ".1f", " s"),
-            each["version"] or "-", str(each["broker_epoch"]),
+            each["version"] or None, each["broker_epoch"],
             ", ".join(f"{name} {at}" for name, at in sorted(each["addresses"].items())),
         )
         for each in found
@@ -82,7 +80,7 @@ def list_nodes(as_json: AsJson = False, *, members: MetaOptions) -> None:
     figures = (name for name, _, _ in _FIGURES)
     numbers = ("leads", "replicas", *figures, "up", "heartbeat")
     head = ("node", "state", "roles", "rack", *numbers, "version", "epoch", "addresses")
-    print_table(head, rows, numbers=numbers)
+    print_table(head, rows, data=found)
 
 
 def _listed(
@@ -119,7 +117,7 @@ def drain(name: Node, *, members: MetaOptions) -> None:
     moves its replicas too; a drained node that holds none and falls silent is removed.
     """
     ask_meta(members, lambda client: client.drain_node(name))
-    typer.echo(f"draining {name}")
+    say(f"draining {name}", node=name, state="draining")
 
 
 @node.command()
@@ -130,7 +128,7 @@ def undrain(name: Node, *, members: MetaOptions) -> None:
     Replicas that have moved stay where they are; `lakemq cluster rebalance` gives it its share.
     """
     ask_meta(members, lambda client: client.undrain_node(name))
-    typer.echo(f"{name} is active")
+    say(f"{name} is active", node=name, state="active")
 
 
 @node.command()
@@ -138,7 +136,7 @@ def undrain(name: Node, *, members: MetaOptions) -> None:
 def remove(name: Node, *, members: MetaOptions) -> None:
     """Remove a node that is gone for good. Refused while it is alive or holds replicas."""
     ask_meta(members, lambda client: client.remove_node(name))
-    typer.echo(f"removed {name}")
+    say(f"removed {name}", node=name, removed=True)
 
 
 @node.command()
@@ -158,10 +156,9 @@ def decommission(
     ask_meta(members, lambda client: _empty(client, name, at_once))
     own = ask_meta(members, lambda client: _held(client, name, internal=True))
     if own and not yes:
-        typer.confirm(
+        confirm(
             f"{name} leads {len(own)} partitions of internal topics ({_some(own)}), which are not "
-            "copied: group offsets, queues and scheduled records in them stay behind. Go on?",
-            abort=True,
+            "copied: group offsets, queues and scheduled records in them stay behind. Go on?"
         )
     if own:
         ask_meta(members, lambda client: _give_away(client, name))
@@ -171,11 +168,11 @@ def decommission(
 
         credentials = credentials_of(members)
         run_meta(lambda: operations.remove_member(members.address, name, credentials))
-        typer.echo(f"{name} has left the MetaService's group")
+        progress(f"{name} has left the MetaService's group")
     if ask_meta(members, lambda client: _stays(client, name)):
-        typer.echo(f"{name} holds nothing: stop it, and it is removed")
+        say(f"{name} holds nothing: stop it, and it is removed", node=name, removed=False)
     else:
-        typer.echo(f"removed {name}")
+        say(f"removed {name}", node=name, removed=True)
 
 
 async def _empty(client: RemoteClient, name: str, at_once: int) -> None:
@@ -196,7 +193,7 @@ async def _empty(client: RemoteClient, name: str, at_once: int) -> None:
         running = (await client.rebalance()).running
         held = await _held(client, name, internal=False)
         if len(held) != last:
-            typer.echo(f"{name}: {len(held)} replicas left")
+            progress(f"{name}: {len(held)} replicas left")
         if not held:
             return
         # Nothing moves until it is back: no other node has anything to copy.

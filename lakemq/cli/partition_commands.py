@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -15,11 +14,12 @@ from lakemq.broker_core.administration.partition_changes import (
 )
 from lakemq.broker_core.administration.unclean import unclean_leader
 from lakemq.broker_core.api.command_line import (
-    AsJson,
+    ExitCode,
     MetaOptions,
     fail,
     option_groups,
     print_table,
+    say,
 )
 from lakemq.cli.meta_access import ask_meta
 from lakemq.meta_service.api.errors import CompareFailed, NotFound
@@ -52,7 +52,6 @@ def list_partitions(
         bool, typer.Option("--under-replicated", help="With fewer in sync than wanted.")
     ] = False,
     moving: Annotated[bool, typer.Option("--moving", help="On their way to other nodes.")] = False,
-    as_json: AsJson = False,
     *,
     members: MetaOptions,
 ) -> None:
@@ -71,14 +70,11 @@ def list_partitions(
         for each in _listed([one for one in topics if not topic or one.name in topic])
         if not wanted or wanted & {*each["lacks"]}
     ]
-    if as_json:
-        typer.echo(json.dumps(found, ensure_ascii=False))
-        return
     rows = [
         (
-            f"{each['topic']}/{each['partition']}", each["leader"] or "-",
-            str(each["leader_epoch"]), _nodes(each["replicas"]), _nodes(each["in_sync"]),
-            _nodes(each["eligible"]), str(each["min_in_sync"]), _nodes(each["target"]),
+            f"{each['topic']}/{each['partition']}", each["leader"], each["leader_epoch"],
+            each["replicas"], each["in_sync"], each["eligible"], each["min_in_sync"],
+            each["target"],
             ", ".join(each["lacks"]),
         )
         for each in found
@@ -86,7 +82,7 @@ def list_partitions(
     headings = (
         "partition", "leader", "epoch", "replicas", "in sync", "eligible", "min", "target", "lacks"
     )  # fmt: skip
-    print_table(headings, rows, numbers=("epoch", "min"))
+    print_table(headings, rows, data=found)
 
 
 def _listed(topics: Sequence[TopicDescription]) -> list[dict[str, Any]]:
@@ -157,7 +153,12 @@ def move(
         return found
 
     before = ask_meta(members, ask)
-    typer.echo(f"moving {place}: {_nodes(before.replicas)} -> {_nodes(target)}")
+    say(
+        f"moving {place}: {' '.join(before.replicas)} -> {' '.join(target)}",
+        **place._asdict(),
+        replicas=before.replicas,
+        target=target,
+    )
 
 
 @partition.command()
@@ -182,9 +183,10 @@ def elect(
     """
     if not unclean:
         if to:
-            fail("--to belongs to --unclean; lakemq partition move changes the preferred replica")
+            wrong = "--to belongs to --unclean; lakemq partition move changes the preferred replica"
+            fail(wrong, ExitCode.USAGE)
         leader = ask_meta(members, lambda client: _elect(client, place))
-        typer.echo(f"{place} is led by {leader or 'no node'}")
+        say(f"{place} is led by {leader or 'no node'}", **place._asdict(), leader=leader)
         return
     found, node, ends = ask_meta(members, lambda client: _candidate(client, place, to))
     for name, end in ends.items():
@@ -207,7 +209,8 @@ def elect(
             place.topic, place.number, partition_epoch=found.partition_epoch, node_id=node
         ),
     )
-    typer.echo(f"{place} is led by {node} in leader epoch {epoch}")
+    said = f"{place} is led by {node} in leader epoch {epoch}"
+    say(said, **place._asdict(), leader=node, leader_epoch=epoch)
 
 
 async def _elect(client: RemoteClient, place: Place) -> str | None:
@@ -237,7 +240,3 @@ async def _described(client: RemoteClient, place: Place) -> PartitionNow:
     return PartitionNow(
         *place, topic.topic_id, held.leader, held.replicas, held.partition_epoch, topic.replication
     )
-
-
-def _nodes(names: Sequence[str]) -> str:
-    return " ".join(names) or "-"

@@ -7,7 +7,14 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from lakemq.broker_core.api.command_line import MetaOptions, fail, option_groups, print_table
+from lakemq.broker_core.api.command_line import (
+    ExitCode,
+    MetaOptions,
+    fail,
+    option_groups,
+    print_table,
+    say,
+)
 from lakemq.broker_core.security.settings import QuotaSettings
 from lakemq.cli.meta_access import ask_meta
 from lakemq.meta_service.api.auth import Quota
@@ -38,9 +45,9 @@ def set_quota(
     try:
         QuotaSettings(who=who)
     except ValidationError:
-        fail(f"{who!r} is none of user:NAME, role:NAME, anonymous, any")
+        fail(f"{who!r} is none of user:NAME, role:NAME, anonymous, any", ExitCode.USAGE)
     if bytes_in_per_s is bytes_out_per_s is records_per_s is None:
-        fail("give a limit: --bytes-in-per-s, --bytes-out-per-s or --records-per-s")
+        fail("give a limit: --bytes-in-per-s, --bytes-out-per-s or --records-per-s", ExitCode.USAGE)
     made = Quota(
         _principal(who),
         bytes_in_per_s=bytes_in_per_s,
@@ -48,7 +55,7 @@ def set_quota(
         records_per_s=records_per_s,
     )
     ask_meta(members, lambda meta: meta.put_quota(made))
-    typer.echo(f"set the quota of {who}")
+    say(f"set the quota of {who}", who=who, set=True)
 
 
 @quota.command("list")
@@ -59,13 +66,16 @@ def list_quotas(
 ) -> None:
     """List the quotas that the MetaService keeps."""
     kept = ask_meta(members, lambda meta: meta.quotas())
-    rows = []
-    for each in kept:
-        limits = (each.bytes_in_per_s, each.bytes_out_per_s, each.records_per_s)
-        shown = ["-" if limit is None else f"{limit:,}" for limit in limits]
-        rows.append(("any" if each.principal == "*" else each.principal, *shown))
-    numbers = ("bytes in/s", "bytes out/s", "records/s")
-    print_table(("who", *numbers), rows, numbers=numbers)
+    rows = [
+        (
+            "any" if each.principal == "*" else each.principal,
+            each.bytes_in_per_s,
+            each.bytes_out_per_s,
+            each.records_per_s,
+        )
+        for each in kept
+    ]
+    print_table(("who", "bytes in/s", "bytes out/s", "records/s"), rows)
 
 
 @quota.command("delete")
@@ -78,4 +88,4 @@ def delete(
     """Delete a quota."""
     name = _principal(who)
     ask_meta(members, lambda meta: meta.delete_quota(name))
-    typer.echo(f"deleted the quota of {who}")
+    say(f"deleted the quota of {who}", deleted=who)

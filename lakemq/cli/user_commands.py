@@ -9,7 +9,14 @@ from typing import Annotated
 
 import typer
 
-from lakemq.broker_core.api.command_line import MetaOptions, fail, option_groups, print_table
+from lakemq.broker_core.api.command_line import (
+    ExitCode,
+    MetaOptions,
+    fail,
+    option_groups,
+    print_table,
+    say,
+)
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.security.authn.passwords import with_password
 from lakemq.broker_core.security.authn.users import UserRecord, check_roles, check_user_name
@@ -46,16 +53,16 @@ def _password(from_stdin: bool) -> str:
     if from_stdin:
         password = sys.stdin.readline().rstrip("\r\n")
     else:
-        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     if not password:
-        fail("the password is empty")
+        fail("the password is empty", ExitCode.USAGE)
     return password
 
 
 def _found(store: UserStore, name: str) -> UserRecord:
     found = store.find(name)
     if found is None:
-        fail(f"there is no user {name}")
+        fail(f"there is no user {name}", ExitCode.UNKNOWN)
     return found
 
 
@@ -80,7 +87,7 @@ def add(
         store.put(with_password(made, _password(password_stdin)))
     except LakeMQError as error:
         fail(error)
-    typer.echo(f"added {name}")
+    say(f"added {name}", added=name)
 
 
 @user.command("passwd")
@@ -98,7 +105,7 @@ def passwd(
         store.put(with_password(_found(store, name), _password(password_stdin)))
     except LakeMQError as error:
         fail(error)
-    typer.echo(f"changed the password of {name}")
+    say(f"changed the password of {name}", changed=name)
 
 
 @user.command("roles")
@@ -117,7 +124,8 @@ def roles(
         store.put(replace(_found(store, name), roles=tuple(dict.fromkeys(role or ()))))
     except LakeMQError as error:
         fail(error)
-    typer.echo(f"{name}: {', '.join(role or ()) or 'no roles'}")
+    given = list(dict.fromkeys(role or ()))
+    say(f"{name}: {', '.join(given) or 'no roles'}", user=name, roles=given)
 
 
 @user.command("delete")
@@ -135,7 +143,7 @@ def delete(
         store.delete(name)
     except LakeMQError as error:
         fail(error)
-    typer.echo(f"deleted {name}")
+    say(f"deleted {name}", deleted=name)
 
 
 @user.command("list")
@@ -153,6 +161,5 @@ def list_users(
     rows = []
     for each in sorted(users, key=lambda one: one.name):
         ways = ["password"] * bool(each.password_hash) + [keys.mechanism for keys in each.scram]
-        login = "disabled" if each.disabled else ", ".join(ways) or "-"
-        rows.append((each.name, ", ".join(each.roles), login))
+        rows.append((each.name, list(each.roles), ["disabled"] if each.disabled else ways))
     print_table(("user", "roles", "login"), rows)

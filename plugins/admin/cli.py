@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import typer
 
 from lakemq.broker_core.api.admin_client import ask_admin
-from lakemq.broker_core.api.command_line import AdminOptions, AsJson, option_groups, print_table
+from lakemq.broker_core.api.command_line import AdminOptions, option_groups, print_table
 
 _PAGE = 500
 
@@ -20,7 +20,6 @@ def audit(
     text: Annotated[str, typer.Option("--match", help="A text in what was changed.")] = "",
     who: Annotated[str, typer.Option(help="Only of this one, like user:ann.")] = "",
     failed: Annotated[bool, typer.Option("--failed", help="Only what was refused.")] = False,
-    as_json: AsJson = False,
     *,
     node: AdminOptions,
 ) -> None:
@@ -35,9 +34,6 @@ def audit(
         for missing in page["meta"]["missing"]:
             typer.echo(f"lakemq: {missing['node']} did not answer: {missing['reason']}", err=True)
     del found[limit:]
-    if as_json:
-        typer.echo(json.dumps(found, ensure_ascii=False))
-        return
     rows = [
         (
             each["at"][:19].replace("T", " "), each["who"], each["from_host"], each["by"],
@@ -45,4 +41,5 @@ def audit(
         )
         for each in found
     ]  # fmt: skip
-    print_table(("at (UTC)", "who", "from", "by", "action", "resource", "outcome", "node"), rows)
+    headings = ("at (UTC)", "who", "from", "by", "action", "resource", "outcome", "node")
+    print_table(headings, rows, data=found)

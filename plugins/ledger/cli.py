@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import typer
 
 from lakemq.broker_core.api.admin_client import ask_admin
-from lakemq.broker_core.api.command_line import AdminOptions, AsJson, option_groups, print_table
+from lakemq.broker_core.api.command_line import AdminOptions, option_groups, print_table
 
 _PAGE = 500
 _PARTITION = ("topic", "partition", "devices", "records", "lag", "unread", "deleted", "evicted")
@@ -31,7 +31,6 @@ def ledger(
         typer.Option(help="device, records, missing, late, duplicates, last_ms; - before it: most"),
     ] = "-missing",
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most devices shown.")] = 100,
-    as_json: AsJson = False,
     *,
     node: AdminOptions,
 ) -> None:
@@ -44,14 +43,12 @@ def ledger(
         found = _listed(node, "ledger/devices", query, limit)
     else:
         found = _listed(node, "ledger/partitions", {}, limit)
-    if as_json:
-        typer.echo(json.dumps(found, ensure_ascii=False))
-    elif topic or device or text:
+    if topic or device or text:
         rows = [(each["topic"], *_cells(each, _DEVICE), _time(each["last_ms"])) for each in found]
-        print_table(("topic", *_DEVICE, "last (UTC)"), rows, numbers=_DEVICE[1:])
+        print_table(("topic", *_DEVICE, "last (UTC)"), rows, data=found)
     else:
         rows = [(*_cells(each, _PARTITION), each["node"], each["rule"]) for each in found]
-        print_table((*_PARTITION, "node", "rule"), rows, numbers=_PARTITION[1:])
+        print_table((*_PARTITION, "node", "rule"), rows, data=found)
 
 
 def _listed(
@@ -69,11 +66,8 @@ def _listed(
     return found
 
 
-def _cells(row: Mapping[str, Any], names: tuple[str, ...]) -> list[str]:
-    return [
-        "-" if row[name] is None else f"{row[name]:,}" if type(row[name]) is int else row[name]
-        for name in names
-    ]
+def _cells(row: Mapping[str, Any], names: tuple[str, ...]) -> list[Any]:
+    return [row[name] for name in names]
 
 
 def _time(ms: int) -> str:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakemq.broker_core.api.command_line import BrokerOptions, option_groups
+from lakemq.broker_core.api.command_line import (
+    BrokerOptions,
+    is_json,
+    option_groups,
+    print_json,
+)
 from lakemq.spark_plugin.cli import table_commands
 from lakemq.spark_plugin.cli.options import (
     ExportIdOptions,
@@ -216,11 +221,17 @@ def _run(settings: ExportSettings, run: RunOptions, master: str) -> None:
     from lakemq.spark_plugin.export.job.runner import Job
     from lakemq.spark_plugin.progress import ExportProgress, progress_bar
 
-    pattern, console = run.topics_pattern, Console()
+    pattern, console = run.topics_pattern, Console(stderr=is_json())
+    shown: list[ExportProgress] = []
+
+    def progress_of(topic: str) -> ExportProgress:
+        shown.append(ExportProgress(topic, console, bar))
+        return shown[-1]
+
     job = Job(
         settings,
         lambda each: open_exporter(spark, each),
-        lambda topic: ExportProgress(topic, console, bar),
+        progress_of,
         pattern,
         is_known=is_known,
     )
@@ -236,6 +247,8 @@ def _run(settings: ExportSettings, run: RunOptions, master: str) -> None:
             job.run()
     finally:
         spark.stop()
+        if is_json():
+            print_json([each.totals() for each in shown])
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakemq.broker_core.api.command_line import BrokerOptions, option_groups
+from lakemq.broker_core.api.command_line import (
+    BrokerOptions,
+    ExitCode,
+    is_json,
+    option_groups,
+    print_json,
+    say,
+)
 from lakemq.spark_plugin.cli.options import (
     ExportIdOptions,
     Format,
@@ -64,10 +71,13 @@ def audit_table(
             by_key=keys,
             access=access_of(broker),
         )
-    for each in found:
-        typer.echo(each.sentence(topic))
-    if not all_complete(found):
-        raise typer.Exit(1)
+    complete = all_complete(found)
+    if is_json():
+        print_json({"topic": topic, "complete": complete, "partitions": found})
+    else:
+        typer.echo("\n".join(each.sentence(topic) for each in found))
+    if not complete:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @option_groups
@@ -91,7 +101,8 @@ def vacuum_table(
         retention_s = parse_duration_s("--retention", retention)
         done = [vacuum(open_table(each, None), retention_s) for each in all_targets(target)]
     expired, deleted = sum(each.expired for each in done), sum(each.deleted for each in done)
-    typer.echo(f"{expired:,} snapshots expired, {deleted:,} files deleted")
+    said = f"{expired:,} snapshots expired, {deleted:,} files deleted"
+    say(said, snapshots_expired=expired, files_deleted=deleted)
 
 
 @option_groups
@@ -126,10 +137,11 @@ def replay_dead_letters(
         )
         done = _replayed(settings, changes, records.master)
     left_out = f", {done.left_out:,} are filtered out by the query" if done.left_out else ""
-    typer.echo(
+    said = (
         f"{topic}: {done.landed:,} dead letters written, {done.before:,} were written before, "
         f"{done.still_bad:,} still cannot be decoded{left_out}"
     )
+    say(said, topic=topic, **vars(done))
 
 
 def _replayed(settings: ExportSettings, evolve: Evolve, master: str) -> Replayed:

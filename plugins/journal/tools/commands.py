@@ -11,7 +11,15 @@ from typing import Annotated
 
 import typer
 
-from lakemq.broker_core.api.command_line import AsJson, print_table
+from lakemq.broker_core.api.command_line import (
+    ExitCode,
+    fail,
+    is_json,
+    option_groups,
+    print_json,
+    print_table,
+    say,
+)
 from lakemq.broker_core.api.errors import ConfigError, CorruptBatch
 from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.plugins.journal.segment.damage import Damage
@@ -46,11 +54,6 @@ ConfigFile = Annotated[
 Remote = Annotated[bool, typer.Option(help="Read objects of tiered segments too.")]
 
 
-def _fail(message: str) -> typer.Exit:
-    typer.echo(f"lakemq journal: {message}", err=True)
-    return typer.Exit(2)
-
-
 def _reports(
     data_dir: Path, topic: str, open_store: OpenStore | None = None
 ) -> Iterator[PartitionReport]:
@@ -58,7 +61,7 @@ def _reports(
     try:
         folders = partition_folders(files, data_dir)
     except OSError as error:
-        raise _fail(str(error)) from None
+        fail(error, ExitCode.USAGE)
     for folder in folders:
         check = PartitionCheck(files, folder, open_store)
         if topic in ("", check.topic, folder.parent.name):
@@ -66,10 +69,10 @@ def _reports(
 
 
 @journal_app.command()
+@option_groups
 def verify(
     data_dir: DataDir,
     topic: Topic = "",
-    as_json: AsJson = False,
     config: ConfigFile = None,
     remote: Remote = True,
 ) -> None:
@@ -82,7 +85,7 @@ def verify(
     try:
         open_store = store_opener(DiskFiles(), config) if remote else None
     except ConfigError as error:
-        raise _fail(str(error)) from None
+        fail(error, ExitCode.USAGE)
     partitions = records = errors = warnings = 0
     for report in _reports(data_dir, topic, open_store):
         partitions += 1
@@ -90,39 +93,33 @@ def verify(
         for finding in report.findings:
             errors += finding.severity == ERROR
             warnings += finding.severity != ERROR
-            if as_json:
-                fields = vars(finding) | {"partition": str(finding.partition)}
-                typer.echo(json.dumps(fields))
-            else:
-                typer.echo(f"{finding.severity}: {finding.partition}: {finding.message}")
+            said = f"{finding.severity}: {finding.partition}: {finding.message}"
+            say(said, **vars(finding))
     summary = {
         "partitions": partitions, "records": records, "errors": errors, "warnings": warnings,
     }  # fmt: skip
-    if as_json:
-        typer.echo(json.dumps(summary))
-    else:
-        typer.echo(", ".join(f"{count} {name}" for name, count in summary.items()))
-    raise typer.Exit(1 if errors else 0)
+    say(", ".join(f"{count} {name}" for name, count in summary.items()), **summary)
+    raise typer.Exit(ExitCode.FAILED if errors else ExitCode.DONE)
 
 
 @journal_app.command()
-def stats(data_dir: DataDir, topic: Topic = "", as_json: AsJson = False) -> None:
+@option_groups
+def stats(data_dir: DataDir, topic: Topic = "") -> None:
     """Offsets, sizes, times, codecs and producers of every partition."""
     rows = [_statistics(report) for report in _reports(data_dir, topic)]
-    if as_json:
+    if is_json():
         for row in rows:
-            typer.echo(json.dumps(row))
+            print_json(row)
         return
-    cells = [["" if row[key] is None else str(row[key]) for key in _SHOWN] for row in rows]
-    headings = [name.replace("_", " ") for name in _SHOWN]
-    print_table(headings, cells, numbers=set(headings) - {"topic", "newest"})
+    cells = [[row[key] for key in _SHOWN] for row in rows]
+    print_table([name.replace("_", " ") for name in _SHOWN], cells)
 
 
 _SHOWN = (
     "topic", "partition", "start_offset", "end_offset", "records", "segments", "bytes",
     "compression_ratio", "newest", "findings",
 )  # fmt: skip
-"""Columns of the table; `--json` prints all fields."""
+"""Columns of the table; `--output json` prints all fields."""
 
 
 def _statistics(report: PartitionReport) -> dict[str, str | int | float | None]:
@@ -156,6 +153,7 @@ def _time(timestamp_ms: int | None) -> str | None:
 
 
 @journal_app.command()
+@option_groups
 def dump(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="A segment file or a partition's folder.")
@@ -177,7 +175,7 @@ def dump(
                 fields["codec"] = found.header.compression.name.lower()
                 typer.echo(json.dumps(fields))
     except (OSError, BadManifest) as error:
-        raise _fail(f"{path}: {error}") from None
+        fail(f"{path}: {error}", ExitCode.USAGE)
 
 
 def _records(batch: BatchAt) -> Iterator[str]:

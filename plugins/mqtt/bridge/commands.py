@@ -9,7 +9,7 @@ from typing import Final
 import typer
 
 from lakemq.broker_core.api.admin_client import ask_admin
-from lakemq.broker_core.api.command_line import AdminOptions, option_groups, print_table
+from lakemq.broker_core.api.command_line import AdminOptions, is_json, option_groups, print_table
 
 bridge = typer.Typer(no_args_is_help=True, help="Bridges to remote MQTT brokers.")
 
@@ -35,14 +35,14 @@ def status(node: AdminOptions) -> None:
     links: dict[str, dict[str, int]] = {}
     for name, link, value in read_metrics(text):
         links.setdefault(link, {})[name] = value
-    if not links:
+    if not links and not is_json():
         typer.echo("this node has no bridges")
         return
-    rows = []
-    for link, values in sorted(links.items()):
-        connected = "yes" if values.get("connected") else "no"
-        rows.append((link, connected, *(f"{values.get(name, 0):,}" for name in _COLUMNS[1:])))
-    print_table(("link", *_COLUMNS), rows, numbers=_COLUMNS)
+    rows = [
+        (link, bool(values.get("connected")), *(values.get(name, 0) for name in _COLUMNS[1:]))
+        for link, values in sorted(links.items())
+    ]
+    print_table(("link", *_COLUMNS), rows)
 
 
 def read_metrics(text: str) -> Iterator[tuple[str, str, int]]:

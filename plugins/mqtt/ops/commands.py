@@ -10,7 +10,13 @@ from urllib.parse import quote, urlencode
 import typer
 
 from lakemq.broker_core.api.admin_client import ask_admin
-from lakemq.broker_core.api.command_line import AdminOptions, AsJson, option_groups, print_table
+from lakemq.broker_core.api.command_line import (
+    AdminOptions,
+    option_groups,
+    print_table,
+    progress,
+    say,
+)
 
 mqtt = typer.Typer(no_args_is_help=True, help="MQTT clients of a node, slow ones, bans.")
 
@@ -36,19 +42,17 @@ def _time(value: int | None) -> str:
 
 def _show(rows: list[dict[str, Any]], columns: list[str]) -> None:
     cells = [[_cell(column, row[column]) for column in columns] for row in rows]
-    print_table(list(map(_heading, columns)), cells)
+    print_table(list(map(_heading, columns)), cells, data=rows)
 
 
 def _heading(column: str) -> str:
     return _TIMES.get(column) or column.replace("_", " ")
 
 
-def _cell(column: str, value: Any) -> str:
+def _cell(column: str, value: Any) -> Any:
     if column in _TIMES:
         return _time(value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "" if value is None else str(value)
+    return "" if value is None else value
 
 
 @mqtt.command("clients")
@@ -59,7 +63,6 @@ def list_clients(
         bool | None, typer.Option("--connected/--away", help="Only those.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Most clients shown.")] = 100,
-    as_json: AsJson = False,
     *,
     node: AdminOptions,
 ) -> None:
@@ -73,31 +76,25 @@ def list_clients(
         page = _ask(node, "GET", f"clients?{urlencode(query)}")
         found += page["data"]
         after = page["meta"]["next"]
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
     _show(
         found,
         ["client_id", "connected", "connected_ms", "principal", "peer_host", "protocol",
          "subscriptions", "inflight", "queued"],
     )  # fmt: skip
     if after is not None:
-        typer.echo("there are more: --limit")
+        progress("there are more: --limit")
 
 
 @mqtt.command("client")
 @option_groups
-def show_client(client_id: str, as_json: AsJson = False, *, node: AdminOptions) -> None:
+def show_client(client_id: str, *, node: AdminOptions) -> None:
     """Show all about one client."""
     found = _ask(node, "GET", f"clients/{quote(client_id, safe='')}")
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
     rows = []
     for name, value in found.items():
         shown = json.dumps(value) if isinstance(value, dict | list) else _cell(name, value)
         rows.append((_heading(name), shown))
-    print_table(("field", "value"), rows)
+    print_table(("field", "value"), rows, data=found)
 
 
 @mqtt.command("kick")
@@ -111,39 +108,33 @@ def kick_client(
     """End a client's connection. It may come back: see `ban`."""
     query = "?session=true" if session else ""
     done = _ask(node, "DELETE", f"clients/{quote(client_id, safe='')}{query}")
-    typer.echo("disconnected" if done["disconnected"] else "it was not connected")
-    if done["session_ended"]:
-        typer.echo("session ended")
+    lines = ["disconnected" if done["disconnected"] else "it was not connected"]
+    lines += ["session ended"] if done["session_ended"] else []
+    say("\n".join(lines), **done)
 
 
 @mqtt.command("slow")
 @option_groups
 def list_slow(
     clear: Annotated[bool, typer.Option("--clear", help="Forget them.")] = False,
-    as_json: AsJson = False,
     *,
     node: AdminOptions,
 ) -> None:
     """List slow subscribers, slowest first."""
     if clear:
         _ask(node, "DELETE", "slow")
+        say("forgotten", cleared=True)
         return
     found = _ask(node, "GET", "slow?limit=500")["data"]
-    if as_json:
-        typer.echo(json.dumps(found))
-    else:
-        _show(found, ["client_id", "latency_ms", "topic", "at_ms", "count"])
+    _show(found, ["client_id", "latency_ms", "topic", "at_ms", "count"])
 
 
 @mqtt.command("bans")
 @option_groups
-def list_bans(as_json: AsJson = False, *, node: AdminOptions) -> None:
+def list_bans(node: AdminOptions) -> None:
     """List who may not connect, but for the configured ones."""
     found = _ask(node, "GET", "bans?limit=500")["data"]
-    if as_json:
-        typer.echo(json.dumps(found))
-    else:
-        _show(found, ["kind", "value", "until_ms", "why"])
+    _show(found, ["kind", "value", "until_ms", "why"])
 
 
 @mqtt.command("ban")
@@ -159,7 +150,7 @@ def ban(
     """Let a client, user or address connect no more, and end its connections."""
     body = {"kind": kind, "value": value, "seconds": seconds, "why": why}
     done = _ask(node, "POST", "bans", body)
-    typer.echo(f"banned; connections ended: {done['disconnected']}")
+    say(f"banned; connections ended: {done['disconnected']}", **done)
 
 
 @mqtt.command("unban")
@@ -167,3 +158,4 @@ def ban(
 def unban(kind: str, value: str, *, node: AdminOptions) -> None:
     """Lift a ban."""
     _ask(node, "DELETE", f"bans/{quote(kind, safe='')}/{quote(value, safe='')}")
+    say(f"{kind} {value} may connect again", kind=kind, value=value, unbanned=True)

@@ -8,10 +8,15 @@ import typer
 
 from lakemq.broker_core.api.command_line import (
     BrokerOptions,
+    ExitCode,
     Yes,
+    confirm,
     fail,
+    is_json,
     option_groups,
+    print_json,
     print_table,
+    say,
 )
 from lakemq.plugins.native.cli.commands import MinInSync, Replicas, client_of, topic
 from lakemq.plugins.native.sdk import SyncClient, TopicOffsets
@@ -45,16 +50,15 @@ def alter_topic(
     """Change settings of a topic; the others stay. Replicas come and go in the background."""
     settings = dict(each.partition("=")[::2] for each in config or ())
     if not (settings or reset or replicas or min_isr):
-        fail("nothing to change: give --config, --reset, --replicas or --min-isr")
+        fail("nothing to change: give --config, --reset, --replicas or --min-isr", ExitCode.USAGE)
     with client_of(broker) as client:
         found = client.admin.alter_topic(
             name, settings, reset=reset or (), replication=replicas, min_in_sync=min_isr
         )
-    for option, count in (("replicas", replicas), ("min-isr", min_isr)):
-        if count is not None:
-            typer.echo(f"{name}: {option}={count}")
-    for each in sorted({*settings, *(reset or ())}):
-        typer.echo(f"{name}: {each}={found.config[each]}")
+    counts = {"replicas": replicas, "min-isr": min_isr}
+    now: dict[str, object] = {name: count for name, count in counts.items() if count is not None}
+    now |= {each: found.config[each] for each in sorted({*settings, *(reset or ())})}
+    say("\n".join(f"{name}: {option}={value}" for option, value in now.items()), topic=name, **now)
 
 
 @topic.command("add-partitions")
@@ -68,7 +72,8 @@ def add_partitions(
     """Let a topic have more partitions. Keys may then go to other ones than before."""
     with client_of(broker) as client:
         found = client.admin.add_partitions(name, partitions)
-    typer.echo(f"{name} has {len(found.partitions)} partition(s)")
+    count = len(found.partitions)
+    say(f"{name} has {count} partition(s)", topic=name, partitions=count)
 
 
 @topic.command("delete-records")
@@ -92,10 +97,10 @@ def delete_records(
     with client_of(broker) as client:
         wanted = _wanted(client, client.describe_topic(name), partition, before)
         if not yes:
-            typer.confirm(f"Delete records of {name} before {wanted}?", abort=True)
+            confirm(f"Delete records of {name} before {wanted}?")
         starts = client.admin.delete_records(name, wanted)
-    for number, start in sorted(starts.items()):
-        typer.echo(f"{name}-{number} starts at offset {start:,}")
+    lines = (f"{name}-{number} starts at offset {at:,}" for number, at in sorted(starts.items()))
+    say("\n".join(lines), topic=name, log_start_offsets=starts)
 
 
 def _wanted(
@@ -104,17 +109,17 @@ def _wanted(
     """Partition -> first offset to keep."""
     chosen = [each for each in found.partitions if partition in (None, each.partition)]
     if not chosen:
-        fail(f"topic {found.name} has no partition {partition}")
+        fail(f"topic {found.name} has no partition {partition}", ExitCode.UNKNOWN)
     if before == "latest":
         return {each.partition: each.high_watermark for each in chosen}
     if before.startswith("time:") and before[5:].isdecimal():
         at_time = client.offsets_for_timestamp(found.name, int(before[5:]))
         return {each.partition: at_time[each.partition] for each in chosen}
     if not before.isdecimal():
-        fail(f"--before is {before!r}; it takes an offset, latest or time:MS")
+        fail(f"--before is {before!r}; it takes an offset, latest or time:MS", ExitCode.USAGE)
     if partition is None and len(chosen) > 1:
         fail("--before with an offset needs --partition: offsets of partitions have nothing in "
-             "common")  # fmt: skip
+             "common", ExitCode.USAGE)  # fmt: skip
     return {each.partition: int(before) for each in chosen}
 
 
@@ -124,6 +129,9 @@ def describe_cluster(broker: BrokerOptions) -> None:
     """Show the cluster's nodes, its MetaService, and the plugins of the node that answers."""
     with client_of(broker) as client:
         found = client.admin.describe_cluster()
+    if is_json():
+        print_json(found)
+        return
     typer.echo(
         f"cluster {found.cluster_id}, catalog revision {found.revision:,}; MetaService: "
         f"{', '.join(found.meta_members) or '-'}, leader {found.meta_leader or '-'}"

@@ -15,12 +15,15 @@ from typing import Annotated, Final
 import typer
 
 from lakemq.broker_core.api.command_line import (
-    AsJson,
     BrokerOptions,
     Yes,
+    confirm,
     fail,
+    is_json,
     option_groups,
+    print_json,
     print_table,
+    say,
     secret,
 )
 from lakemq.broker_core.api.errors import LakeMQError
@@ -132,7 +135,9 @@ def create_topic(
         made = client.create_topic(
             name, partitions, settings, replication=replicas, min_in_sync=min_isr
         )
-    typer.echo(f"created {made.name} with {len(made.partitions)} partition(s), id {made.topic_id}")
+    count = len(made.partitions)
+    said = f"created {made.name} with {count} partition(s), id {made.topic_id}"
+    say(said, topic=made.name, partitions=count, id=made.topic_id)
 
 
 @topic.command("list")
@@ -145,9 +150,8 @@ def list_topics(broker: BrokerOptions) -> None:
     for each in topics:
         records = sum(one.high_watermark - one.log_start_offset for one in each.partitions)
         size = sum(one.size_bytes for one in each.partitions)
-        rows.append((each.name, str(len(each.partitions)), f"{records:,}", f"{size:,}"))
-    numbers = ("partitions", "records", "bytes")
-    print_table(("topic", *numbers), rows, numbers=numbers)
+        rows.append((each.name, len(each.partitions), records, size))
+    print_table(("topic", "partitions", "records", "bytes"), rows)
 
 
 @topic.command("describe")
@@ -156,6 +160,9 @@ def describe_topic(name: str, *, broker: BrokerOptions) -> None:
     """Show a topic's partitions and settings."""
     with client_of(broker) as client:
         found = client.describe_topic(name)
+    if is_json():
+        print_json(found)
+        return
     typer.echo(f"{found.name}  id {found.topic_id}")
     _print_partitions(found)
     typer.echo("  ".join(f"{key}={value}" for key, value in sorted(found.config.items())))
@@ -163,28 +170,26 @@ def describe_topic(name: str, *, broker: BrokerOptions) -> None:
 
 def _print_partitions(found: TopicOffsets) -> None:
     rows = [_row(each) for each in found.partitions]
-    numbers = ("partition", "epoch", *_OFFSETS)
     headings: tuple[str, ...] = (
-        "partition", "state", "leader", "epoch", *_REPLICAS, *_OFFSETS, "",
+        "partition", "state", "leader", "epoch", *_REPLICAS, *_OFFSETS, "detail",
     )  # fmt: skip
     if not any(len(each.replicas) > 1 for each in found.partitions):
         kept = [place for place, heading in enumerate(headings) if heading not in _REPLICAS]
         rows = [tuple(row[place] for place in kept) for row in rows]
         headings = tuple(headings[place] for place in kept)
-    print_table(headings, rows, numbers=numbers)
+    print_table(headings, rows)
 
 
 _REPLICAS: Final = ("replicas", "in sync", "eligible", "behind")
 _OFFSETS: Final = ("log start", "high watermark", "log end", "segments", "bytes")
 
 
-def _row(each: PartitionOffsets) -> tuple[str, ...]:
-    behind = (f"{node}:{lag:,}" for node, lag in sorted(each.lags.items()) if lag)
+def _row(each: PartitionOffsets) -> tuple[object, ...]:
+    behind = [f"{node}:{lag:,}" for node, lag in sorted(each.lags.items()) if lag]
     return (
-        str(each.partition), each.state, each.leader or "-", str(each.leader_epoch),
-        " ".join(each.replicas), " ".join(each.in_sync) or "-", " ".join(each.eligible) or "-",
-        " ".join(behind) or "-", f"{each.log_start_offset:,}", f"{each.high_watermark:,}",
-        f"{each.log_end_offset:,}", str(each.segments), f"{each.size_bytes:,}", each.detail,
+        each.partition, each.state, each.leader or None, each.leader_epoch, each.replicas,
+        each.in_sync, each.eligible, behind, each.log_start_offset, each.high_watermark,
+        each.log_end_offset, each.segments, each.size_bytes, each.detail,
     )  # fmt: skip
 
 
@@ -198,10 +203,10 @@ def delete_topic(
 ) -> None:
     """Delete a topic and everything in it."""
     if not yes:
-        typer.confirm(f"Delete topic {name} and all its records?", abort=True)
+        confirm(f"Delete topic {name} and all its records?")
     with client_of(broker) as client:
         client.delete_topic(name)
-    typer.echo(f"deleted {name}")
+    say(f"deleted {name}", deleted=name)
 
 
 @option_groups
@@ -238,7 +243,10 @@ def produce(
         done = True
     finally:
         if sent or done:
-            typer.echo(f"{sent:,} record(s) stored, acks={acks.value}", err=True)
+            if is_json():
+                print_json({"stored": sent, "acks": acks.value})
+            else:
+                typer.echo(f"{sent:,} record(s) stored, acks={acks.value}", err=True)
     if reader.unfinished:
         typer.echo("a line without an end was left out", err=True)
     if reader.signal is not None:
@@ -263,16 +271,15 @@ def consume(
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="End after this many records.")
     ] = None,
-    as_json: AsJson = False,
     *,
     broker: BrokerOptions,
 ) -> None:
-    """Print the values of a topic's records, or with --json whole records, one a line."""
+    """Print the values of a topic's records, or with --output json whole records, one a line."""
     first = int(start) if start.isdecimal() else start
     with client_of(broker) as client, terminable():
         records = client.consume(topic_name, start=first, partition=partition, follow=follow)
         for record in islice(records, count):
-            sys.stdout.buffer.write(_printed(record, as_json) + b"\n")
+            sys.stdout.buffer.write(_printed(record, is_json()) + b"\n")
             if follow:
                 sys.stdout.buffer.flush()
         sys.stdout.buffer.flush()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from lakemq.broker_core.api.command_line import (
     BrokerOptions,
+    ExitCode,
     Yes,
+    confirm,
     fail,
+    is_json,
     option_groups,
+    print_json,
     print_table,
+    say,
 )
 from lakemq.plugins.native.cli.commands import client_of
 from lakemq.plugins.native.sdk import GroupDescription, SyncClient, TopicPartition
@@ -25,8 +31,8 @@ def list_groups(broker: BrokerOptions) -> None:
     """List all consumer groups."""
     with client_of(broker) as client:
         found = client.groups()
-    rows = [(each.name, each.state, str(len(each.members)), f"{each.lag:,}") for each in found]
-    print_table(("group", "state", "members", "lag"), rows, numbers=("members", "lag"))
+    rows = [(each.name, each.state, len(each.members), each.lag) for each in found]
+    print_table(("group", "state", "members", "lag"), rows)
 
 
 @group.command("describe")
@@ -35,6 +41,9 @@ def describe_group(name: str, *, broker: BrokerOptions) -> None:
     """Show a group's members, and its committed offset in every partition."""
     with client_of(broker) as client:
         found = client.describe_group(name)
+    if is_json():
+        print_json({**asdict(found), "lag": found.lag})
+        return
     typer.echo(f"{found.name}  {found.state}, epoch {found.epoch}, {len(found.members)} member(s)")
     _print_offsets(found)
 
@@ -47,15 +56,14 @@ def _print_offsets(found: GroupDescription) -> None:
         rows.append(
             (
                 each.topic,
-                str(each.partition),
-                "-" if each.committed_offset < 0 else f"{each.committed_offset:,}",
-                "-" if each.high_watermark < 0 else f"{each.high_watermark:,}",
-                "-" if each.high_watermark < 0 else f"{each.lag:,}",
+                each.partition,
+                None if each.committed_offset < 0 else each.committed_offset,
+                None if each.high_watermark < 0 else each.high_watermark,
+                None if each.high_watermark < 0 else each.lag,
                 "" if owner is None else owner.instance_id or owner.member_id,
             )
         )
-    numbers = ("partition", "committed", "high watermark", "lag")
-    print_table(("topic", *numbers, "member"), rows, numbers=numbers)
+    print_table(("topic", "partition", "committed", "high watermark", "lag", "member"), rows)
 
 
 @group.command("reset-offsets")
@@ -76,8 +84,12 @@ def reset_offsets(
     with client_of(broker) as client:
         offsets = _resolved(client, topic, partition, to)
         client.reset_offsets(name, offsets)
-    for at, offset in offsets.items():
-        typer.echo(f"{name}: {at.topic}-{at.partition} committed offset is {offset:,}")
+    lines = (
+        f"{name}: {at.topic}-{at.partition} committed offset is {offset:,}"
+        for at, offset in offsets.items()
+    )
+    committed = {at.partition: offset for at, offset in offsets.items()}
+    say("\n".join(lines), group=name, topic=topic, committed_offsets=committed)
 
 
 def _resolved(
@@ -87,7 +99,7 @@ def _resolved(
     found = client.describe_topic(topic).partitions
     chosen = [each for each in found if partition in (None, each.partition)]
     if not chosen:
-        fail(f"topic {topic} has no partition {partition}")
+        fail(f"topic {topic} has no partition {partition}", ExitCode.UNKNOWN)
     if to == "earliest":
         offsets = {each.partition: each.log_start_offset for each in chosen}
     elif to == "latest":
@@ -98,7 +110,7 @@ def _resolved(
         at_time = client.offsets_for_timestamp(topic, int(to[5:]))
         offsets = {each.partition: at_time[each.partition] for each in chosen}
     else:
-        fail(f"--to is {to!r}; it takes earliest, latest, an offset or time:MS")
+        fail(f"--to is {to!r}; it takes earliest, latest, an offset or time:MS", ExitCode.USAGE)
     return {TopicPartition(topic, number): offset for number, offset in offsets.items()}
 
 
@@ -112,7 +124,7 @@ def delete_group(
 ) -> None:
     """Delete a group that has no members, and its committed offsets."""
     if not yes:
-        typer.confirm(f"Delete group {name} and its committed offsets?", abort=True)
+        confirm(f"Delete group {name} and its committed offsets?")
     with client_of(broker) as client:
         client.delete_group(name)
-    typer.echo(f"deleted group {name}")
+    say(f"deleted group {name}", deleted=name)

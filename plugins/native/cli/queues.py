@@ -8,10 +8,15 @@ import typer
 
 from lakemq.broker_core.api.command_line import (
     BrokerOptions,
+    ExitCode,
     Yes,
+    confirm,
     fail,
+    is_json,
     option_groups,
+    print_json,
     print_table,
+    say,
 )
 from lakemq.plugins.native.cli.commands import client_of
 from lakemq.plugins.native.sdk import QueueOptions
@@ -29,9 +34,8 @@ def list_queues(broker: BrokerOptions) -> None:
     rows = []
     for each in found:
         held = sum(part.held for part in each.partitions)
-        rows.append((each.group, each.topic, str(each.consumers), f"{held:,}", f"{each.backlog:,}"))
-    numbers = ("consumers", "held", "backlog")
-    print_table(("group", "topic", *numbers), rows, numbers=numbers)
+        rows.append((each.group, each.topic, each.consumers, held, each.backlog))
+    print_table(("group", "topic", "consumers", "held", "backlog"), rows)
 
 
 @queue.command("describe")
@@ -41,22 +45,25 @@ def describe_queue(group: str, topic: Topic, *, broker: BrokerOptions) -> None:
     with client_of(broker) as client:
         queues = client.admin.queues(group, topic)
     if not queues:
-        fail(f"there is no queue of group {group} on topic {topic}")
+        fail(f"there is no queue of group {group} on topic {topic}", ExitCode.UNKNOWN)
     (found,) = queues
+    if is_json():
+        print_json(found)
+        return
     typer.echo(f"{group} on {topic}: {found.consumers} consumer(s)")
     rows = [
         (
-            str(each.partition),
-            f"{each.start_offset:,}",
-            f"{each.high_watermark:,}",
-            f"{each.held:,}",
-            f"{each.backlog:,}",
-            f"{each.dead_letters:,}",
+            each.partition,
+            each.start_offset,
+            each.high_watermark,
+            each.held,
+            each.backlog,
+            each.dead_letters,
         )
         for each in found.partitions
     ]
     headings = ("partition", "start", "high watermark", "held", "backlog", "dead letters")
-    print_table(headings, rows, numbers=headings)
+    print_table(headings, rows)
     typer.echo("  ".join(f"{key}={value}" for key, value in sorted(found.settings.items())))
 
 
@@ -91,7 +98,7 @@ def alter_queue(
             settings[name] = value  # type: ignore[literal-required]  # names are those above
     with client_of(broker) as client:
         now = client.admin.alter_queue(group, topic, **settings)
-    typer.echo("  ".join(f"{key}={value}" for key, value in sorted(now.items())))
+    say("  ".join(f"{key}={value}" for key, value in sorted(now.items())), **now)
 
 
 @queue.command("reset")
@@ -113,7 +120,7 @@ def reset_queue(
         numbers = [each.partition for each in client.describe_topic(topic).partitions]
         chosen = [each for each in numbers if partition in (None, each)]
         if not chosen:
-            fail(f"topic {topic} has no partition {partition}")
+            fail(f"topic {topic} has no partition {partition}", ExitCode.UNKNOWN)
         if to in ("earliest", "latest"):
             offsets = dict.fromkeys(chosen, -1 if to == "earliest" else -2)
         elif to.isdecimal():
@@ -122,9 +129,9 @@ def reset_queue(
             at_time = client.offsets_for_timestamp(topic, int(to[5:]))
             offsets = {number: at_time[number] for number in chosen}
         else:
-            fail(f"--to is {to!r}; it takes earliest, latest, an offset or time:MS")
+            fail(f"--to is {to!r}; it takes earliest, latest, an offset or time:MS", ExitCode.USAGE)
         client.admin.reset_queue(group, topic, offsets)
-    typer.echo(f"{group} on {topic} continues from {to}")
+    say(f"{group} on {topic} continues from {to}", group=group, topic=topic, to=to)
 
 
 @queue.command("delete")
@@ -138,7 +145,7 @@ def delete_queue(
 ) -> None:
     """Delete a queue that has no consumers. Its topic is not changed."""
     if not yes:
-        typer.confirm(f"Delete the queue of {group} on {topic}?", abort=True)
+        confirm(f"Delete the queue of {group} on {topic}?")
     with client_of(broker) as client:
         client.admin.delete_queue(group, topic)
-    typer.echo(f"deleted the queue of {group} on {topic}")
+    say(f"deleted the queue of {group} on {topic}", group=group, topic=topic, deleted=True)

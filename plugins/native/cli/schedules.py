@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lakemq.broker_core.api.command_line import BrokerOptions, option_groups, print_table
+from lakemq.broker_core.api.command_line import BrokerOptions, option_groups, print_table, say
 from lakemq.plugins.native.cli.commands import client_of
 
 schedule = typer.Typer(no_args_is_help=True, help="List and cancel scheduled records.")
@@ -31,13 +31,12 @@ def list_waiting(
             (
                 f"{due:%Y-%m-%d %H:%M:%S}",
                 each.topic,
-                str(each.partition),
-                f"{each.records:,}",
+                each.partition,
+                each.records,
                 each.schedule_id,
             )
         )
-    numbers = ("partition", "records")
-    print_table(("due (UTC)", "topic", *numbers, "id"), rows, numbers=numbers)
+    print_table(("due (UTC)", "topic", "partition", "records", "id"), rows)
 
 
 @schedule.command("cancel")
@@ -50,4 +49,4 @@ def cancel(
     """Cancel scheduled records: they are not delivered."""
     with client_of(broker) as client:
         client.schedules.cancel(schedule_id)
-    typer.echo(f"{schedule_id} is cancelled")
+    say(f"{schedule_id} is cancelled", cancelled=schedule_id)

@@ -9,10 +9,15 @@ import typer
 
 from lakemq.broker_core.api.command_line import (
     BrokerOptions,
+    ExitCode,
     Yes,
+    confirm,
     fail,
+    is_json,
     option_groups,
+    print_json,
     print_table,
+    say,
 )
 from lakemq.plugins.native.cli.commands import client_of
 
@@ -28,10 +33,10 @@ def _read(file: Path, kind: str) -> tuple[str, str]:
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"cannot read {file}: {error}")
+        fail(f"cannot read {file}: {error}", ExitCode.USAGE)
     found = kind or _KINDS.get(file.suffix, "")
     if not found:
-        fail(f"{file}: give --type; known endings: {', '.join(_KINDS)}")
+        fail(f"{file}: give --type; known endings: {', '.join(_KINDS)}", ExitCode.USAGE)
     return found, text
 
 
@@ -42,7 +47,8 @@ def register(subject: str, file: Path, kind: Kind = "", *, broker: BrokerOptions
     schema_type, text = _read(file, kind)
     with client_of(broker) as client:
         made = client.schemas.register(subject, schema_type, text)
-    typer.echo(f"{subject} version {made.version}, id {made.schema_id}")
+    said = f"{subject} version {made.version}, id {made.schema_id}"
+    say(said, subject=subject, version=made.version, id=made.schema_id)
 
 
 @schema.command("check")
@@ -52,11 +58,10 @@ def check(subject: str, file: Path, kind: Kind = "", *, broker: BrokerOptions) -
     schema_type, text = _read(file, kind)
     with client_of(broker) as client:
         problems = client.schemas.check(subject, schema_type, text)
-    for each in problems:
-        typer.echo(each)
+    said = "\n".join(problems) or f"{file} can be registered as {subject}"
+    say(said, subject=subject, problems=problems)
     if problems:
-        raise typer.Exit(1)
-    typer.echo(f"{file} can be registered as {subject}")
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @schema.command("list")
@@ -69,7 +74,7 @@ def list_subjects(broker: BrokerOptions) -> None:
     for each in found:
         versions = ", ".join(f"{version} ({number})" for version, number in each.versions)
         rows.append((each.name, each.compatibility, versions))
-    print_table(("subject", "compatibility", "versions (id)"), rows)
+    print_table(("subject", "compatibility", "versions (id)"), rows, data=found)
 
 
 @schema.command("get")
@@ -82,7 +87,11 @@ def get(
 ) -> None:
     """Print a schema: the latest, or another version."""
     with client_of(broker) as client:
-        typer.echo(client.schemas.get(subject, version).text)
+        found = client.schemas.get(subject, version)
+    if is_json():
+        print_json(found)
+    else:
+        typer.echo(found.text)
 
 
 @schema.command("compatibility")
@@ -98,7 +107,7 @@ def compatibility(
     """Set the rule that new versions must keep."""
     with client_of(broker) as client:
         client.schemas.set_compatibility(subject, None if rule == "default" else rule)
-    typer.echo(f"{subject or 'all others'}: {rule}")
+    say(f"{subject or 'all others'}: {rule}", subject=subject or None, compatibility=rule)
 
 
 @schema.command("delete")
@@ -112,7 +121,7 @@ def delete(
 ) -> None:
     """Delete a version, or a whole subject. Values that refer to it can no longer be decoded."""
     if not yes:
-        typer.confirm(f"Delete {subject} version {version or 'all'}?", abort=True)
+        confirm(f"Delete {subject} version {version or 'all'}?")
     with client_of(broker) as client:
         client.schemas.delete(subject, version)
-    typer.echo(f"deleted {subject}")
+    say(f"deleted {subject}", deleted=subject, version=version)

@@ -8,10 +8,13 @@ import typer
 
 from lakemq.broker_core.api.command_line import (
     BrokerOptions,
+    ExitCode,
     Yes,
+    confirm,
     fail,
     option_groups,
     print_table,
+    say,
 )
 from lakemq.plugins.native.cli.commands import client_of
 
@@ -29,21 +32,20 @@ def list_owners(broker: BrokerOptions) -> None:
         found = client.staging.owners()
     rows = []
     for each in found:
-        last = "-" if each.last_batch_id < 0 else str(each.last_batch_id)
         rows.append(
             (
                 each.kind,
                 each.name,
                 each.state,
-                str(each.epoch),
-                last,
-                f"{each.staged_batches:,}",
-                f"{each.staged_bytes:,}",
+                each.epoch,
+                None if each.last_batch_id < 0 else each.last_batch_id,
+                each.staged_batches,
+                each.staged_bytes,
                 each.detail,
             )
         )
-    numbers = ("epoch", "last batch", "staged", "bytes")
-    print_table(("kind", "id", "state", *numbers, "detail"), rows, numbers=numbers)
+    headings = ("kind", "id", "state", "epoch", "last batch", "staged", "bytes", "detail")
+    print_table(headings, rows)
 
 
 @transaction.command("abort")
@@ -54,7 +56,7 @@ def abort(kind: Kind, name: str, *, broker: BrokerOptions) -> None:
     _check(kind)
     with client_of(broker) as client:
         client.staging.fence(kind, name)
-    typer.echo(f"{kind} {name}: fenced, staged batches aborted")
+    say(f"{kind} {name}: fenced, staged batches aborted", kind=kind, id=name, fenced=True)
 
 
 @transaction.command("delete")
@@ -69,15 +71,14 @@ def delete(
     """Delete a sink or transactional id, and the number of its last committed batch."""
     _check(kind)
     if not yes:
-        typer.confirm(
-            f"If {kind} {name} is used again, its last batch may be committed twice. Delete it?",
-            abort=True,
+        confirm(
+            f"If {kind} {name} is used again, its last batch may be committed twice. Delete it?"
         )
     with client_of(broker) as client:
         client.staging.delete(kind, name)
-    typer.echo(f"deleted {kind} {name}")
+    say(f"deleted {kind} {name}", kind=kind, id=name, deleted=True)
 
 
 def _check(kind: str) -> None:
     if kind not in ("sink", "transaction"):
-        fail(f"kind is {kind!r}; it takes sink or transaction")
+        fail(f"kind is {kind!r}; it takes sink or transaction", ExitCode.USAGE)

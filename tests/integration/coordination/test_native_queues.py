@@ -339,6 +339,6 @@ def test_the_command_line(node: NodeProcess) -> None:
     run("reset", "crew", "-t", "cli-queue", "--to", "latest")
     with lakemq.connect(node.native) as client:
         assert client.admin.queues("crew")[0].backlog == 0
-    assert "no queue" in run("describe", "crew", "-t", "elsewhere", code=1)
+    assert "no queue" in run("describe", "crew", "-t", "elsewhere", code=4)
     run("delete", "crew", "-t", "cli-queue", "-y")
     assert "crew" not in run("list")

@@ -148,7 +148,7 @@ def test_the_command_lists_and_cancels(client: lakemq.SyncClient, topic: str) ->
     assert command("cancel", "wake-up").returncode == 0
     assert client.schedules.waiting(topic) == []
     gone = command("cancel", "wake-up")
-    assert gone.returncode == 1 and "unknown schedule" in gone.stderr
+    assert gone.returncode == 4 and "unknown schedule" in gone.stderr
 
 
 def test_what_waits_survives_a_restart(tmp_path: Path) -> None:

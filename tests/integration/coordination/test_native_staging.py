@@ -261,6 +261,6 @@ def test_the_command_lists_aborts_and_forgets(client: lakemq.SyncClient, topic: 
     assert (found.state, found.epoch) == ("idle", 2)
     assert lakemq_command("delete", "sink", topic, "--yes", *at).returncode == 0
     gone = lakemq_command("abort", "sink", topic, *at)
-    assert gone.returncode == 1 and gone.stderr.startswith("lakemq: ")
+    assert gone.returncode == 4 and gone.stderr.startswith("lakemq: ")
     wrong = lakemq_command("abort", "thing", topic, *at)
-    assert wrong.returncode == 1 and "sink or transaction" in wrong.stderr
+    assert wrong.returncode == 2 and "sink or transaction" in wrong.stderr

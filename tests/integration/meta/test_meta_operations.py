@@ -98,7 +98,7 @@ async def test_a_status_is_a_table_that_is_never_cut_off(members: list[MetaMembe
 async def test_status_of_a_member_that_is_away_is_an_error() -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     result = await run("status", "--address", address)
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert result.output.startswith(f"{address}: no member can be reached: ")
     assert result.output.endswith("Connection refused\n")
 

@@ -213,5 +213,5 @@ def test_a_node_without_bridges_says_so(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "node") as node:
         assert run_status(node.addresses["admin"]).stdout == "this node has no bridges\n"
     run = run_status("127.0.0.1:1")
-    assert run.exit_code == 1
+    assert run.exit_code == 3
     assert run.stderr.startswith("lakemq: 127.0.0.1:1: ")

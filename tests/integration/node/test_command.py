@@ -51,10 +51,10 @@ def lakemq(*words: str, stdin: str = "") -> Said:
     return Said(run.exit_code, run.stdout, run.stderr)
 
 
-def failure(*words: str) -> str:
+def failure(*words: str, code: int = 1) -> str:
     """The one line that a failing command says. A node sets up the whole process' logging."""
     said = process(*words) if words[0] == "start" else lakemq(*words)
-    assert said.code == 1, said
+    assert said.code == code, said
     assert said.stderr.count("\n") == 1, said.stderr
     return said.stderr.strip()
 
@@ -85,12 +85,14 @@ def test_topics_produce_consume(node: NodeProcess) -> None:
     described = lakemq("topic", "describe", "cli", *at).stdout
     assert "online" in described and "retention_ms=604800000" in described
     assert "deleted cli" in lakemq("topic", "delete", "cli", "--yes", *at).stdout
-    assert failure("topic", "describe", "cli", *at) == "lakemq: topic 'cli' does not exist"
+    assert failure("topic", "describe", "cli", *at, code=4) == (
+        "lakemq: topic 'cli' does not exist"
+    )
 
 
 def test_no_broker(node: NodeProcess) -> None:
     assert "no answer from the broker at 127.0.0.1:1" in failure(
-        "topic", "list", "--bootstrap", "127.0.0.1:1"
+        "topic", "list", "--bootstrap", "127.0.0.1:1", code=3
     )
 
 
@@ -107,10 +109,11 @@ def test_config_check(tmp_path: Path) -> None:
     said = lakemq("config", "check", "-c", str(file)).stdout
     assert "ok; plugins on: admin, bridge, journal, ledger, mqtt, native" in said
     file.write_text("[plugins.mqtt]\nprot = 1\n")
-    assert failure("config", "check", "-c", str(file)).endswith(
+    assert failure("config", "check", "-c", str(file), code=2).endswith(
         "lakemq.toml:2: plugins.mqtt.prot: unknown setting; did you mean 'port'?"
     )
-    assert failure("start", "-c", str(file)) == failure("config", "check", "-c", str(file))
+    checked = failure("config", "check", "-c", str(file), code=2)
+    assert failure("start", "-c", str(file), code=2) == checked
 
 
 @pytest.mark.parametrize("section", ["meta", "admin", "plugins.mqtt", "plugins.native"])

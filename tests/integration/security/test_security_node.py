@@ -528,7 +528,7 @@ def test_the_http_admin_asks_who_one_is(node: NodeProcess) -> None:
 def test_commands_log_in_by_variables(node: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     listing = ["topic", "list", "--bootstrap", node.native]
     outcome = CliRunner().invoke(native_app(), listing)
-    assert outcome.exit_code == 1 and "anonymous clients are not accepted" in outcome.output
+    assert outcome.exit_code == 5 and "anonymous clients are not accepted" in outcome.output
     monkeypatch.setenv("LAKEMQ_TOKEN", token("root"))
     assert "mqtt" in CliRunner().invoke(native_app(), listing).output
 

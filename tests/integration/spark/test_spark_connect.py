@@ -151,5 +151,5 @@ def test_the_export_lands_each_record_once(remote: str, node: NodeProcess, tmp_p
     assert (answer.returncode, answer.stderr) == (0, "")
     assert places(read_table(half)) == [(p, n) for p in range(2) for n in range(0, 100, 2)]
     answer = without_java(*common, "--path", half.path, "--sql", "SELECT nix FROM records")
-    assert answer.returncode == 1
+    assert answer.returncode == 2
     assert answer.stderr.startswith("lakemq: --sql: ") and answer.stderr.count("\n") == 1

@@ -193,6 +193,6 @@ def test_without_java_the_command_says_what_to_do(node, tmp_path: Path):
 )
 def test_wrong_arguments_are_one_sentence(arguments, problem):
     answer = CliRunner().invoke(commands.export_app, arguments)
-    assert answer.exit_code == 1
+    assert answer.exit_code == 2
     assert answer.stderr.startswith("lakemq: ") and answer.stderr.count("\n") == 1
     assert problem in answer.stderr

@@ -174,7 +174,7 @@ def test_dump_shows_damage(data_dir: Path) -> None:
 @pytest.mark.parametrize("command", ["verify", "stats", "dump"])
 def test_a_folder_without_journal_is_a_clear_error(tmp_path: Path, command: str) -> None:
     code, output = run(command, tmp_path)
-    assert code == 2 and output.startswith("lakemq journal: ")
+    assert code == 2 and output.startswith("lakemq: ")
 
 
 @pytest.fixture

@@ -16,8 +16,19 @@ from lakemq.broker_core.api.command_line import (
     fail,
     option_groups,
     print_table,
+    say,
     secret,
 )
+from lakemq.broker_core.api.command_line.output import Output, printed_as
+from lakemq.broker_core.api.errors import (
+    ConfigError,
+    NotAuthorized,
+    TopicExists,
+    Unavailable,
+    UnknownGroup,
+    UnknownTopic,
+)
+from lakemq.meta_service.api.errors import NotFound, PermissionDenied
 
 app = typer.Typer()
 
@@ -89,14 +100,47 @@ def test_an_error_is_one_line_after_another_and_exit_code_1() -> None:
 
 def test_a_table_is_neither_cut_nor_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     long = "x" * 300
-    print_table(
-        ("topic", "records"), [("a", "1"), (long, "1,000"), ("温度", "")], numbers=["records"]
-    )
+    print_table(("topic", "records"), [("a", 1), (long, 1000), ("温度", None)])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "topic" + " " * 297 + "records"
     assert lines[1] == "a" + " " * 307 + "1"
     assert lines[2] == f"{long}    1,000"
-    assert lines[3] == "温度"
+    assert lines[3] == "温度" + " " * 304 + "-"
+
+
+def test_the_same_as_json_keeps_numbers_and_what_is_absent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with printed_as(Output.JSON):
+        print_table(("topic", "log end"), [("a", 1000), ("b", None)])
+        print_table(("topic",), [])
+        say("created a", created=b"a\xff")
+        with pytest.raises(typer.Exit) as ended:
+            fail(UnknownTopic("no topic 'a'"))
+    said = capsys.readouterr()
+    assert [json.loads(line) for line in said.out.splitlines()] == [
+        [{"topic": "a", "log_end": 1000}, {"topic": "b", "log_end": None}],
+        [],
+        {"created": "a\\xff"},
+    ]
+    assert json.loads(said.err) == {
+        "error": "no topic 'a'", "code": "UNKNOWN_TOPIC", "exit_code": 4
+    }  # fmt: skip
+    assert ended.value.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), 2), (Unavailable("x"), 3), (TimeoutError("x"), 3),
+        (UnknownGroup("x"), 4), (NotFound("x"), 4), (NotAuthorized("x"), 5),
+        (PermissionDenied("x"), 5), (TopicExists("x"), 1), ("x", 1),
+    ],
+)  # fmt: skip
+def test_an_error_has_its_exit_code(error: object, code: int) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        fail(error)
+    assert ended.value.exit_code == code
 
 
 def test_secrets_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ def test_replicas_and_how_far_they_are_behind(capsys: pytest.CaptureFixture[str]
     heading, one, two = lines(capsys, first, second)
     assert " ".join(heading).startswith("partition state leader epoch replicas in sync eligible")
     assert " ".join(one) == "0 online n1 3 n1 n2 n3 n1 n2 n3 n3:1,200 0 5 7 1 900"
-    assert " ".join(two) == "1 remote - 2 - - - 0 0 0 0 0 no node leads it"
+    assert " ".join(two) == "1 remote - 2 - - - - 0 0 0 0 0 no node leads it"
 
 
 def test_one_replica_takes_no_columns(capsys: pytest.CaptureFixture[str]) -> None:

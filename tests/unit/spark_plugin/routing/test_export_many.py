@@ -146,7 +146,7 @@ def test_what_is_wrong_with_a_pattern_is_said_before_spark_starts(arguments, pro
     from lakemq.spark_plugin.cli.commands import export_app
 
     answer = CliRunner().invoke(export_app, ["--topics-pattern", "a", *arguments])
-    assert answer.exit_code == 1
+    assert answer.exit_code == 2
     assert problem in answer.stderr
 
 

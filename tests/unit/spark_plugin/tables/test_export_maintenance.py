@@ -174,7 +174,7 @@ def test_how_a_replay_may_change_columns_is_checked():
     answer = CliRunner().invoke(
         dlq_app, ["replay", "--topic", "t", "--to", "delta", "--path", "x", "--evolve", "wide"]
     )
-    assert answer.exit_code == 1
+    assert answer.exit_code == 2
     assert "--evolve is 'wide'; it takes strict, add, widen; did you mean widen?" in answer.stderr
 
 

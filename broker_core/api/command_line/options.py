@@ -1,4 +1,4 @@
-"""What the commands of every package share: options, tables, and how a command fails.
+"""Options that the commands of every package share.
 
 A command takes a whole group of options as one parameter whose type is a dataclass:
 
@@ -8,6 +8,7 @@ A command takes a whole group of options as one parameter whose type is a datacl
 
 The group's fields are what typer shows: `--bootstrap`, `--tls-ca` and so on. Secrets have no
 option, since other users of the machine see a command's arguments: they come from the environment.
+`option_groups` gives every command `--output` and `--json` too: see `output`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Annotated, Any, Final, NoReturn, get_type_hints
+from collections.abc import Callable
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
-from rich.cells import cell_len
+
+from lakemq.broker_core.api.command_line.output import Output, printed_as
 
 _CONNECTION: Final = "Connection"
+_OUTPUT: Final = "Output"
 TlsCert = Annotated[
     str,
     typer.Option(
@@ -59,8 +62,22 @@ Username = Annotated[
         rich_help_panel=_CONNECTION,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputOptions:
+    """Options of every command."""
+
+    output: Annotated[
+        Output,
+        typer.Option(
+            envvar="LAKEMQ_OUTPUT", help="How results are printed.", rich_help_panel=_OUTPUT
+        ),
+    ] = Output.TEXT
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Short for --output json.", rich_help_panel=_OUTPUT)
+    ] = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +145,7 @@ def secret(name: str) -> str | None:
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Let typer see, in place of each parameter whose type is a dataclass, an option for each of
-    its fields. Fields need a default."""
+    its fields. Fields need a default. Adds the options of `OutputOptions`, which `output` obeys."""
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
     groups: dict[str, type] = {}
@@ -140,13 +157,15 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
             parameters.append(
                 parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
             )
+    parameters += _options_of(OutputOptions)
 
     @functools.wraps(command)
-    def run(**given: Any) -> None:
+    def run(*, output: Output, as_json: bool, **given: Any) -> None:
         for name, group in groups.items():
             names = [field.name for field in dataclasses.fields(group)]
             given[name] = group(**{each: given.pop(each) for each in names})
-        command(**given)
+        with printed_as(Output.JSON if as_json else output):
+            command(**given)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -169,27 +188,3 @@ def _options_of(group: type) -> list[inspect.Parameter]:
         )
         for field in dataclasses.fields(group)
     ]
-
-
-def fail(error: object) -> NoReturn:
-    """Print the error to standard error, each line after `lakemq: `, and end with exit code 1."""
-    for line in str(error).splitlines() or [""]:
-        typer.echo(f"lakemq: {line}", err=True)
-    raise typer.Exit(1) from None
-
-
-def print_table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Collection[str] = ()
-) -> None:
-    """Print columns below their headings; those named in `numbers` are aligned to the right.
-
-    Nothing is cut off or wrapped, so that the output can be searched and read by programs.
-    """
-    lines = [tuple(headings), *map(tuple, rows)]
-    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = []
-        for heading, cell, width in zip(headings, line, widths, strict=True):
-            padding = " " * (width - cell_len(cell))
-            cells.append(padding + cell if heading in numbers else cell + padding)
-        typer.echo("  ".join(cells).rstrip())

@@ -1,0 +1,37 @@
+"""What the commands of every package share: options, output, exit codes."""
+
+from lakemq.broker_core.api.command_line.options import (
+    AdminOptions,
+    BrokerOptions,
+    MetaOptions,
+    Yes,
+    option_groups,
+    secret,
+)
+from lakemq.broker_core.api.command_line.output import (
+    ExitCode,
+    confirm,
+    fail,
+    is_json,
+    print_json,
+    print_table,
+    progress,
+    say,
+)
+
+__all__ = [
+    "AdminOptions",
+    "BrokerOptions",
+    "ExitCode",
+    "MetaOptions",
+    "Yes",
+    "confirm",
+    "fail",
+    "is_json",
+    "option_groups",
+    "print_json",
+    "print_table",
+    "progress",
+    "say",
+    "secret",
+]
