@@ -49,10 +49,10 @@ def check_authorities(config: Config, plugins: Sequence[LoadedPlugin]) -> None:
         )
     if not meta.tls_ca or meta.ca_shared_with_clients:
         return
-    own = _certificates(meta.tls_ca)
+    own = certificates(meta.tls_ca)
     for plugin in plugins:
         for setting, file in _client_authorities(plugin):
-            for certificate in _certificates(file):
+            for certificate in certificates(file):
                 if any(_covers(each, certificate) for each in own):
                     raise ConfigError(
                         f"{setting}: {file} holds {certificate.subject.rfc4514_string()}, an "
@@ -82,8 +82,8 @@ def sections(place: Place, section: BaseModel) -> Iterator[tuple[Place, BaseMode
                 yield from sections((*place, name, *(() if number is None else (number,))), each)
 
 
-def _certificates(file: str) -> list[x509.Certificate]:
-    """The certificates of a file; none if it cannot be read, which its user reports."""
+def certificates(file: str) -> list[x509.Certificate]:
+    """The certificates of a PEM file; none if it cannot be read, which its user reports."""
     try:
         return x509.load_pem_x509_certificates(Path(file).read_bytes())
     except (OSError, ValueError):

@@ -28,6 +28,7 @@ from lakemq.broker_core.configuration.config import Config, ConfigSource, load_c
 from lakemq.broker_core.plugin_host import PluginHost
 from lakemq.cli.acl_commands import acl
 from lakemq.cli.cluster_commands import cluster
+from lakemq.cli.doctor import doctor
 from lakemq.cli.explain_commands import explain
 from lakemq.cli.meta_commands import meta
 from lakemq.cli.node_commands import node
@@ -56,6 +57,7 @@ app.add_typer(user, name="user")
 app.add_typer(acl, name="acl")
 app.add_typer(quota, name="quota")
 app.command("explain")(explain)
+app.command("doctor")(doctor)
 
 ConfigFile = Annotated[
     Path | None,
