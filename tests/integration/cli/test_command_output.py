@@ -18,6 +18,7 @@ from tests.support.node.node import NodeProcess, unique
 ELSEWHERE: Final = {
     "start": "tests/integration/node/test_command.py",
     "cluster demo": "starts nodes",
+    "dashboard": "serves until it is ended",
     "doctor": "tests/unit/test_doctor.py",
     "export": "needs Spark",
     "meta restore": "takes a folder",
