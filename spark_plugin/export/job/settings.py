@@ -14,7 +14,7 @@ from lakemq.spark_plugin.export.job.bounds import parse_bound
 from lakemq.spark_plugin.export.routing.rules import ROUTES_MOST, parse_route_by, route_name
 from lakemq.spark_plugin.export.tables.target import ROUTE_PLACEHOLDER, Target
 
-_EXPORT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_EXPORT_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True)
