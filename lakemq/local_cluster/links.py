@@ -13,7 +13,7 @@ import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
@@ -46,17 +46,14 @@ class Links:
         """The port of a relay to `port` of `node`, both on 127.0.0.1, until `close`."""
 
         async def serve() -> int:
-            async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                task = asyncio.current_task()
-                assert task is not None
+            def accepted(connection: socket.socket) -> None:
+                carrying = self._carry(node, listener, port, connection)
+                task = asyncio.get_running_loop().create_task(carrying)
                 self._connections.add(task)
-                try:
-                    await self._carry(node, listener, port, reader, writer)
-                finally:
-                    self._connections.discard(task)
+                task.add_done_callback(self._connections.discard)
 
-            relay = _Relay(node, connected)
-            await relay.listen()
+            relay = _Relay(node, accepted)
+            relay.listen()
             self._relays.append(relay)
             return relay.port
 
@@ -78,7 +75,7 @@ class Links:
 
         async def listen() -> None:
             for relay in self._of(node):
-                await relay.listen()
+                relay.listen()
 
         self._run(listen())
 
@@ -153,15 +150,9 @@ class Links:
             await asyncio.sleep(delay_s)
         await self._gate(way).wait()
 
-    async def _carry(
-        self,
-        node: str,
-        listener: str,
-        port: int,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
+    async def _carry(self, node: str, listener: str, port: int, connection: socket.socket) -> None:
         """One connection to `node`, until either side ends it."""
+        reader, writer = await asyncio.open_connection(sock=connection, limit=_READ_BYTES)
         there, here = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
         source = _process_of(there[1], here[1], self._pids) if there and here else ""
         opened = [writer]
@@ -195,30 +186,35 @@ class Links:
 class _Relay:
     """One port of 127.0.0.1, always the same."""
 
-    def __init__(
-        self,
-        node: str,
-        connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-    ) -> None:
+    def __init__(self, node: str, accepted: Callable[[socket.socket], None]) -> None:
         self.node = node
         self.port = 0
         """0 before the first `listen`."""
-        self._connected = connected
-        self._server: asyncio.Server | None = None
+        self._accepted = accepted
+        self._listening: socket.socket | None = None
         self._held: socket.socket | None = None
 
-    async def listen(self) -> None:
-        if self._server is not None:
+    def listen(self) -> None:
+        """Not by a server of asyncio: one that is closed forgets, and leaves open, connections that
+        it is about to hand over."""
+        if self._listening is not None:
             return
         self._let_go()
-        self._server = await asyncio.start_server(
-            self._connected, "127.0.0.1", self.port, limit=_READ_BYTES
-        )
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        self._listening = socket.create_server(("127.0.0.1", self.port), backlog=100)
+        self._listening.setblocking(False)
+        self.port = int(self._listening.getsockname()[1])
+        asyncio.get_running_loop().add_reader(self._listening, self._accept)
+
+    def _accept(self) -> None:
+        assert self._listening is not None
+        with contextlib.suppress(OSError):  # that connection is gone again
+            connection, _ = self._listening.accept()
+            connection.setblocking(False)
+            self._accepted(connection)
 
     def refuse(self) -> None:
         """Bound and not listening: connections are refused, and no other process gets the port."""
-        if self._server is None:
+        if self._listening is None:
             return
         self.close()
         self._held = socket.socket()
@@ -226,9 +222,10 @@ class _Relay:
         self._held.bind(("127.0.0.1", self.port))
 
     def close(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
         self._let_go()
 
     def _let_go(self) -> None:

@@ -131,6 +131,7 @@ def serve_added(cluster: Cluster) -> None:
     until(lambda: ADDED in nodes(cluster) and nodes(cluster)[ADDED].state == "active")
 
 
+@long_run
 def test_a_node_is_added_and_gets_its_share(cluster: Running) -> None:
     topic = made(cluster, "grow", 4)
     load, publishers = Load(cluster, topic), MqttLoad(cluster, topic)
@@ -199,6 +200,7 @@ def test_a_full_follower_leaves_and_comes_back(cluster: Running) -> None:
     )
 
 
+@long_run
 def test_a_full_leader_gives_its_leadership_away(cluster: Running) -> None:
     if cluster.ballast is None:
         pytest.skip("no small file system can be mounted here")
@@ -324,6 +326,7 @@ def test_an_mqtt5_publisher_is_told_that_too_few_are_in_sync(cluster: Running) -
     assert [each for each in values if each != b"waits"] == [b"first", b"last"]
 
 
+@long_run
 def test_a_node_is_decommissioned(cluster: Running) -> None:
     topic = made(cluster, unique("shrink"), 4)
     serve_added(cluster)
