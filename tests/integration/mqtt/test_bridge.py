@@ -63,7 +63,8 @@ def run_status(admin: str) -> Result:
 
 
 def status(node: NodeProcess) -> dict[str, str]:
-    """What `lakemq bridge status` prints about the one link."""
+    """What `lakemq bridge status` prints about the one link, as it is now."""
+    time.sleep(1)  # metrics are made anew once a second at most
     run = run_status(node.addresses["admin"])
     assert run.exit_code == 0, run.output
     headings, line = (each.split() for each in run.stdout.splitlines())

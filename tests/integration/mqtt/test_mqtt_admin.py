@@ -23,7 +23,7 @@ def node(fresh_node: NodeProcess) -> NodeProcess:
 def run(node: NodeProcess, *arguments: str) -> str:
     result = CliRunner().invoke(mqtt, [*arguments, "--admin", node.addresses["admin"]])
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout if "--json" in arguments else result.output
 
 
 def connected(port: int, client_id: str) -> paho.Client:
