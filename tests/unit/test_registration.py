@@ -17,6 +17,10 @@ from lakemq.meta_service.api.types import NodeRegistration
 NODE = NodeRegistration("n", {}, broker_epoch=1, storage_id="disk")
 
 
+def report() -> HeartbeatReport:
+    return HeartbeatReport({})
+
+
 class Led:
     def __init__(self) -> None:
         self.lease = Lease()
@@ -74,7 +78,7 @@ async def test_a_node_that_hears_no_answers_says_so(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(registration.time, "monotonic", lambda: now_s)
     led, controller = Led(), Controller()
     client: Any = controller
-    node = registration.Registration(client, NODE, dict, lambda _: None, led)
+    node = registration.Registration(client, NODE, report, lambda _: None, led)
     starting = asyncio.create_task(node.start())
     for _ in range(5):
         await asyncio.sleep(0)
@@ -103,7 +107,7 @@ async def test_a_broken_stream_leaves_little_of_the_lease(monkeypatch: pytest.Mo
     monkeypatch.setattr(registration.time, "monotonic", lambda: now_s)
     led, controller = Led(), Controller()
     client: Any = controller
-    node = registration.Registration(client, NODE, dict, lambda _: None, led)
+    node = registration.Registration(client, NODE, report, lambda _: None, led)
     starting = asyncio.create_task(node.start())
     for _ in range(5):
         await asyncio.sleep(0)
