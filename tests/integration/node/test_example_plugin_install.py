@@ -97,8 +97,8 @@ def test_plugin_list_shows_it_off_until_it_has_a_section(python: str, config: Pa
     listed = run(python, "plugin", "list", "--config", str(config))
     assert listed.returncode == 0
     assert plugin_row(listed.stdout) == [
-        "line", "0.1.0", "lakemq-line", "on", "authenticator,", "authorizer,", "interceptors,",
-        "listeners,", "settings",
+        "line", "0.1.0", "lakemq-line", "on", "authenticator", "authorizer", "interceptors",
+        "listeners", "settings",
     ]  # fmt: skip
 
 
@@ -109,14 +109,14 @@ def test_a_wrong_setting_of_the_plugin_is_named_with_its_line(
     wrong.write_text("[plugins.line]\nprot = 9710\n")
     checked = run(python, "config", "check", "--config", str(wrong))
 
-    assert checked.returncode == 1
+    assert checked.returncode == 2
     assert f"{wrong}:2: plugins.line.prot: unknown setting; did you mean 'port'?" in checked.stderr
 
 
 def test_without_the_plugin_its_section_is_an_error(config: Path) -> None:
     checked = run(sys.executable, "config", "check", "--config", str(config))
 
-    assert checked.returncode == 1
+    assert checked.returncode == 2
     assert "no plugin of that name is installed" in checked.stderr
 
 

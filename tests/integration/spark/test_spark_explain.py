@@ -83,4 +83,4 @@ def test_from_the_device_to_the_table_and_back(spark, broker, tmp_path: Path):
     wrong = CliRunner().invoke(
         app, ["explain", "--where", "no2 = 1", *table, "--admin", broker.addresses["admin"]]
     )
-    assert (wrong.exit_code, "no column 'no2'" in wrong.output) == (1, True)
+    assert (wrong.exit_code, "no column 'no2'" in wrong.output) == (2, True)

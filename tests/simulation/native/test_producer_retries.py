@@ -107,7 +107,7 @@ def test_no_loss_no_duplicate_order_kept(
 
 
 def test_records_are_refused_and_left_open_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [played(seed, monkeypatch) for seed in range(12)]
+    runs = [played(seed, monkeypatch) for seed in range(40)]
     outcomes = [send.offset for run in runs for send in run.history.sends]
     assert outcomes.count(REFUSED) and 0 < outcomes.count(OPEN) < len(outcomes) // 4
 
