@@ -135,7 +135,8 @@ class ReplicaLog(PartitionLog, Protocol):
         """Cut all from `offset` on; it is gone from the disk when this returns, and nothing is
         appended meanwhile. Only while it follows, and at the word of the leader. A batch that
         reaches over `offset` goes as a whole: the log may end lower. Nothing happens at or above
-        the log's end.
+        the log's end, but that an empty last segment goes if it begins at `offset`: what is
+        appended continues the one before, unless that was rewritten or is elsewhere.
 
         Raises ValueError below the high watermark, within a batch that is committed and in what
         compaction has rewritten (such a log has to restart); Unavailable (nothing is cut, try

@@ -86,7 +86,7 @@ class DeleteBefore(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """`log.truncate(offset)`, then `cut_done`."""
+    """`log.truncate(offset)`, then `cut_done`. At the log's end: an empty last segment goes."""
 
     offset: Offset
 
@@ -137,6 +137,8 @@ class PartitionFollower:
         self._leader_log_start = Offset(0)
         self._agrees = False
         """Our log is a beginning of the leader's. Once so in an epoch, it stays so to its end."""
+        self._continues = False
+        """The last segment is one that the leader has too, or nothing can be done about it."""
 
     def ask(self) -> Ask:
         """What the leader is to know now."""
@@ -171,12 +173,23 @@ class PartitionFollower:
         self._leader_log_start = max(self._leader_log_start, send.log_start)
         effects: Effects = []
         if send.batches and matches and self.state is State.COPYING:
+            if self._ends_early(send):
+                self.state = State.CUTTING
+                return [Cut(send.base)]
             # Nowhere else: it would stand before those to come, and this segment would have no end.
             if 0 < send.roll_at == send.base:
                 effects.append(Roll(Offset(send.roll_at)))
             # The next ask leaves while this is written, so that wire and disk overlap.
             effects += [Append(send.batches), SendAsk()]
         return effects + self._follow_numbers()
+
+    def _ends_early(self, send: LeaderSend) -> bool:
+        """Whether our last segment is an empty one where the leader's goes on: this node began it
+        when it led, and had nothing in it when another was elected. Asked once: where the segment
+        before it can't be written to any more, it stays."""
+        first, self._continues = not self._continues, True
+        is_empty = self._log.log_start_offset < send.base == self._log.segment_start(send.base)
+        return first and is_empty and send.roll_at != send.base
 
     def _follow_numbers(self) -> Effects:
         """High watermark and log start as the leader's, as far as this log goes."""
@@ -262,7 +275,8 @@ class PartitionFollower:
         if self.state is not State.CUTTING:
             return []
         self.state = State.COPYING if self._agrees else State.ASKING
-        return [SendAsk()]
+        # What was sent meanwhile was dropped, also where the log ends as before.
+        return [SendAsk(again=True)]
 
     def retry(self) -> Effects:
         """The pause of `AskLater` is over."""

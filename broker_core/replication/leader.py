@@ -255,11 +255,9 @@ class PartitionLeader:
         return LeaderSend(base, batches, self.high_watermark, log_start, roll_at)
 
     def _roll_at(self, base: Offset) -> int:
-        """Where the follower begins a segment, so that sealed ones are alike on all replicas."""
-        log = self._log
-        # Where its log begins a segment begins anyway.
-        rolled = log.log_start_offset < base == log.segment_start(base)
-        return base if rolled else 0
+        """Where the follower begins a segment, so that sealed ones are alike on all replicas; also
+        at the log's start, as the follower's log may begin earlier."""
+        return base if base == self._log.segment_start(base) else 0
 
     def caught_up(self, node: str) -> bool:
         """Whether a follower is in sync or near: what it is sent does not count as catch-up."""

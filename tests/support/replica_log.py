@@ -76,7 +76,9 @@ class Disk:
             self.batches.pop()
         self.synced = min(self.synced, len(self.batches))
         self.committed = min(self.committed, self.durable_end)
-        self.rolls = [each for each in self.rolls if each < offset] or [self.start]
+        # Where compaction has rewritten the segment before it, an empty one stays.
+        keeps = max(offset, self.compacted_end + 1)
+        self.rolls = [each for each in self.rolls if each < keeps] or self.rolls[:1]
         self.epochs = tuple(each for each in self.epochs if each[1] < self.durable_end)
 
     def restart(self, offset: int) -> None:
@@ -280,7 +282,8 @@ class SimulatedLog:
         self.disk.committed = max(self.disk.committed, self.high_watermark)
 
     def truncate(self, offset: int) -> None:
-        """Raises ValueError below the high watermark, and where segments are compacted."""
+        """At the log's end only an empty segment goes. Raises ValueError below the high watermark,
+        and where segments are compacted."""
         if offset < max(self.high_watermark, self.disk.compacted_end):
             raise ValueError(f"cut at {offset}, high watermark {self.high_watermark}")
         self._cut(offset)
@@ -297,8 +300,8 @@ class SimulatedLog:
         gone = self._at_or_behind(before)
         del disk.batches[:gone]
         disk.synced -= gone
-        disk.rolls = [each for each in disk.rolls if each > before]
-        disk.rolls.insert(0, before)
+        # The segment that holds `before` stays as it is.
+        disk.rolls = [self.segment_start(Offset(before)), *(e for e in disk.rolls if e > before)]
         self._look()
 
     def remembered_from(self) -> int:

@@ -332,7 +332,9 @@ class JournalLog(Appends):
                 f"offset {offset} of partition {self.partition} of {self.topic} is committed: "
                 f"the high watermark is {self._reader.high_watermark}"
             )
-        if offset < self._reader.durable_end:
+        active, first = self.folder.active_index, self.folder.manifest.segments[0]
+        is_empty = not active.covered_bytes and first.base_offset < active.base_offset == offset
+        if offset < self._reader.durable_end or is_empty:
             truncate(self._writer, offset, self._reader.high_watermark)
 
     async def _cut(self, work: Callable[[], None], *, restart: bool = False) -> None:

@@ -30,7 +30,8 @@ _log = logging.getLogger(__name__)
 
 
 def truncate(writer: LogWriter, offset: int, high_watermark: int) -> None:
-    """Cut all from `offset` on; a batch that reaches over it goes as a whole.
+    """Cut all from `offset` on, an empty segment too; a batch that reaches over `offset` goes as a
+    whole.
 
     Raises ValueError where nothing may be cut, Unavailable (nothing is cut; try again), CorruptLog,
     StorageFenced.

@@ -247,7 +247,10 @@ class Broker(Machine):
             raise Refused(f"{self.name} takes no append")
         if self.rng.random() < 0.05:
             self.log.roll_at(self.log.log_end_offset)
+        base, epoch = self.log.log_end_offset, self.leader.view.epoch
         self.log.append(data, header, done)
+        if self.log.log_end_offset > base:
+            self.around.invariants.was_appended(epoch, base, begins=base in self.disk.rolls)
         self._flush_later()
 
     def serves(self, epoch: int) -> bool:
@@ -500,6 +503,7 @@ class Broker(Machine):
                 if effect.loses:
                     self._check_loss()
                 self.log.restart_at(effect.offset)
+                self.around.invariants.restarted(effect.offset)
             self.around.invariants.log_changed(self.name, self.log)
             self._carry_out(follower.cut_done())
 

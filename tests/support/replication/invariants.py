@@ -38,8 +38,13 @@ class Invariants:
         """What was committed and lost by an unclean election, which may lose it."""
         self._compacted: set[int] = set()
         """Base offsets of committed batches that newer ones of their key replace, somewhere."""
-        self._begins: set[tuple[int, int]] = set()
-        """(epoch, base offset) of batches that began a segment where their leader appended them."""
+        self._compacted_end = 0
+        """Segments below it were rewritten somewhere."""
+        self._begins: dict[tuple[int, int], bool] = {}
+        """(epoch, base offset) of a batch -> whether it began a segment where its leader appended
+        it."""
+        self._restarts: set[int] = set()
+        """Where logs began anew: there a segment begins that may be a part of another one."""
         self._sequences: dict[tuple[int, int], int] = {}
         self._appended: dict[tuple[int, int], bytes] = {}
         self._leaders: dict[int, tuple[str, int]] = {}
@@ -78,9 +83,10 @@ class Invariants:
             raise Broken(f"I1: {name} deletes up to {before}, which is not committed")
         self.deleted_below = max(self.deleted_below, before)
 
-    def compacted(self, name: str, gone: Iterable[Stored]) -> None:
-        """A replica has dropped these batches for newer ones."""
+    def compacted(self, name: str, gone: Iterable[Stored], end: int) -> None:
+        """A replica has dropped these batches, of segments below `end`, for newer ones."""
         gone = list(gone)
+        self._compacted_end = max(self._compacted_end, end)
         newest = {
             key_of(Stored(read_header(data), data)): base
             for base, data in (sorted(self.committed.items()) if gone else ())
@@ -136,6 +142,14 @@ class Invariants:
         if current:
             self._has_all(f"I1: leader {name} of epoch {epoch}", log.disk)
 
+    def was_appended(self, epoch: int, base: int, *, begins: bool) -> None:
+        """A leader of `epoch` has taken a batch, which `begins` a segment of its log."""
+        self._begins[epoch, base] = begins
+
+    def restarted(self, offset: int) -> None:
+        """A replica dropped all it had and begins at `offset`."""
+        self._restarts.add(offset)
+
     def was_shipped(self, epoch: int, log: SimulatedLog, base: int, batches: bytes) -> None:
         """A leader sends these: its offsets of its epoch are taken for good. Only compaction leaves
         a gap to where the follower ends."""
@@ -150,8 +164,6 @@ class Invariants:
                 key = epoch, stored.header.base_offset
                 if self._appended.setdefault(key, stored.data) != stored.data:
                     raise Broken(f"I4: offset {key[1]} was given twice in epoch {epoch}")
-                if key[1] in log.disk.rolls:
-                    self._begins.add(key)
 
     def watermark_is_covered(
         self, name: str, watermark: int, members: Iterable[tuple[str, Disk]]
@@ -232,11 +244,11 @@ class Invariants:
             self._segments_begin(name, disk)
 
     def _segments_begin(self, name: str, disk: Disk) -> None:
-        """D9: a batch that began a segment at its leader does so everywhere, until compaction."""
-        if self._compacted:
-            return
+        """D9: segments begin with the same batches everywhere, until compaction."""
         for stored in disk.batches:
             header = stored.header
-            begins = (header.leader_epoch, header.base_offset) in self._begins
-            if begins and header.base_offset > disk.start and header.base_offset not in disk.rolls:
-                raise Broken(f"D9: {name} begins no segment at {header.base_offset}")
+            base, begins = header.base_offset, header.base_offset in disk.rolls
+            if base <= max(disk.start, self._compacted_end) or base in self._restarts:
+                continue
+            if self._begins[header.leader_epoch, base] is not begins:
+                raise Broken(f"D9: {name} begins {'a' if begins else 'no'} segment at {base}")

@@ -160,6 +160,10 @@ def _rolls_alone(patch: Patch) -> None:
     patch.setattr(leader.PartitionLeader, "_roll_at", lambda self, base: 0)
 
 
+def _keeps_empty_segments(patch: Patch) -> None:
+    patch.setattr(follower.PartitionFollower, "_ends_early", lambda self, send: False)
+
+
 def _copies_freely(patch: Patch) -> None:
     patch.setattr(leader.PartitionLeader, "caught_up", lambda self, node: True)
 
@@ -319,6 +323,7 @@ PLANTS = {
     "catalog of level 3": Plant(patch=_as_before),
     "serves what was deleted": Plant(patch=_deleted_is_served),
     "segments roll anywhere": Plant(patch=_rolls_alone),
+    "writes to a segment of its own": Plant(patch=_keeps_empty_segments),
     "copies without a throttle": Plant(patch=_copies_freely),
     "compacts what is not committed": Plant(broker=CompactsAhead),
     "takes batches with flipped bits": Plant(patch=_sums_unchecked),

@@ -78,6 +78,24 @@ def test_a_segment_may_begin_behind_the_first_record() -> None:
     assert Roll(Offset(1)) in follower(LogShape([1])).received(rolled)
 
 
+def test_an_empty_segment_that_the_leader_lacks_goes_first() -> None:
+    """One that this node began when it led, just before another was elected."""
+    mine = follower(LogShape([1, 1], segments=[0, 2]))
+    assert mine.received(send(2, b"batches")) == [Cut(Offset(2))]
+    assert mine.received(send(2, b"batches")) == [], "it is being cut"
+    assert mine.cut_done() == [SendAsk(again=True)], "the leader was told just that before"
+    # Where it can't go it is written to: asked once, or it would be asked for ever.
+    assert mine.received(send(2, b"batches")) == [Append(b"batches"), SendAsk()]
+
+
+def test_an_empty_segment_that_the_leader_has_too_is_written_to() -> None:
+    rolled = send(2, b"batches")._replace(roll_at=2)
+    taken = [Roll(Offset(2)), Append(b"batches"), SendAsk()]
+    assert follower(LogShape([1, 1], segments=[0, 2])).received(rolled) == taken
+    begun = follower(LogShape([], start=2, segments=[2]))
+    assert begun.received(send(2, b"batches")) == [Append(b"batches"), SendAsk()]
+
+
 def test_the_high_watermark_of_a_leader_that_has_not_compared_is_not_taken() -> None:
     log = LogShape([1, 1, 1])
     mine = follower(log)
@@ -97,7 +115,7 @@ def test_it_cuts_where_both_logs_part() -> None:
     assert mine.received(send(5, b"batches")) == [], "it is being cut"
     del log.epochs[2:]
     log.durable_end = Offset(2)
-    assert mine.cut_done() == [SendAsk()]
+    assert mine.cut_done() == [SendAsk(again=True)]
     assert mine.ask() == Ask(Offset(2), 1, Offset(2))
     assert mine.received(send(2, b"batches")) == [Append(b"batches"), SendAsk()]
     log.append(2, 2, 3)
@@ -138,7 +156,7 @@ def test_nothing_is_taken_while_it_restarts() -> None:
     restart = LeaderSend(Offset(2), log_start=Offset(2), code=Code.RESTART)
     assert mine.received(restart) == [RestartAt(Offset(2), loses=False)]
     assert mine.received(send(2, b"batches")) == []
-    assert mine.cut_done() == [SendAsk()]
+    assert mine.cut_done() == [SendAsk(again=True)]
     assert mine.received(send(2, b"batches")) == [Append(b"batches"), SendAsk()]
 
 

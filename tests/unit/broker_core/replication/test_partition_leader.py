@@ -418,3 +418,9 @@ def test_segments_roll_where_the_leader_rolled() -> None:
         return lead.records("b", Offset(base), b"batches").roll_at
 
     assert [roll_at(base) for base in range(6)] == [0, 0, 2, 0, 4, 0]
+
+
+def test_a_follower_whose_log_begins_earlier_begins_a_segment_at_the_leaders_start() -> None:
+    log = LogShape([3] * 4, segments=[2, 4], start=2)
+    lead = leader(log)
+    assert lead.records("b", Offset(2), b"batches").roll_at == 2

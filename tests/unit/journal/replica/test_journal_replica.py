@@ -242,6 +242,36 @@ def test_a_cut_where_a_segment_begins_goes_on_in_the_one_before(rig: Rig, log: J
     assert log.high_watermark == 3
 
 
+def test_an_empty_segment_goes_at_the_end_of_the_log(rig: Rig, log: JournalLog) -> None:
+    """One that this replica began as leader, and that no other one has."""
+    log.lead(1, alone=True)
+    rig.append_durably(b"a")
+    log._writer.roll(0)
+    assert [each.base_offset for each in log.folder.manifest.segments] == [0, 1]
+    log.follow(2)
+    run(rig, log.truncate(Offset(2)))
+    assert len(log.folder.manifest.segments) == 2, "it does not begin there"
+    run(rig, log.truncate(Offset(1)))
+    copy(rig, batch(1, epoch=2))
+    assert [each.base_offset for each in log.folder.manifest.segments] == [0]
+    log = rig.lose_power()
+    assert (log.log_end_offset, log.last_epoch()) == (2, 2)
+
+
+def test_an_empty_segment_stays_behind_one_that_was_rewritten(rig: Rig, log: JournalLog) -> None:
+    log.lead(1, alone=True)
+    rig.append_durably(b"a")
+    log._writer.roll(0)
+    log.follow(2)
+    *sealed, active = log.folder.manifest.segments
+    with log.folder.changing:
+        rewritten = [replace(each, compacted=True) for each in sealed]
+        log.folder.commit(log.folder.manifest.with_segments(*rewritten, active))
+    run(rig, log.truncate(Offset(1)))
+    copy(rig, batch(1, epoch=2))
+    assert [each.base_offset for each in log.folder.manifest.segments] == [0, 1]
+
+
 def test_a_log_is_restarted_where_the_leaders_starts(rig: Rig, log: JournalLog) -> None:
     log.follow(1)
     producer = ProducerStamp(7, 0, 0)
