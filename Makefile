@@ -13,6 +13,9 @@ define install  # $(1): the virtual environment, $(2): the extras
 	@touch $@
 endef
 
+# Containers set it for small images: each node that a test starts would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench-kafka bench-cluster bench-spark-kafka docs dist clean fuzz mutants test-core lint dashboard-assets screenshots
 
@@ -58,7 +61,8 @@ FIRST ?= $(shell date +%j)0000
 nightly: java $(READY)  ## simulations and properties with thousands of seeds, other ones every day; faults ten times over
 	LAKEMQ_SEEDS=$(SEEDS) LAKEMQ_FIRST_SEED=$(FIRST) LAKEMQ_FUZZ_ROUNDS=$(SEEDS) LAKEMQ_FUZZ_TIMES=100 \
 	$(BIN)/python -m pytest -q --timeout 14400 -p no:cacheprovider tests/simulation \
-		tests/unit tests/contract tests/integration/native/test_native_fuzz.py
+		tests/unit tests/contract tests/integration/native/test_native_fuzz.py \
+		tests/integration/admin/test_admin_openapi.py
 	$(MAKE) mutants
 	LAKEMQ_FAULT_ROUNDS=10 LAKEMQ_KILLS=20 LAKEMQ_EXPORT_KILLS=1 \
 	$(BIN)/python -m pytest -q --timeout 3600 tests/fault

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
 from aiohttp import web
 
 from lakemq.broker_core.api.administration.node import AdministeredNode
 from lakemq.broker_core.api.errors import StartupError
-from lakemq.plugins.admin.api.openapi import document_of
+from lakemq.plugins.admin.api.openapi import Document
 from lakemq.plugins.admin.api.service import AdminService
 from lakemq.plugins.admin.config import AdminSettings
 from lakemq.plugins.admin.dashboard.child import DashboardChild, arguments_of, check_installed
@@ -47,7 +46,7 @@ class AdminListener:
         """Listen. StartupError if the port is taken; PluginError for routes that clash."""
         routes = [*resources(self._node, self._settings.body_max_bytes), *self._node.routes()]
         service = AdminService(self._node, routes, self._node.give_way)
-        document = json.dumps(document_of(service.table, self._node.version)).encode()
+        document = Document(service.table, self._node.version, self._node.give_way)
         application = AdminApplication(
             self._node, self._access, service, self._health, document
         ).application(self._settings.body_max_bytes, self._answered)

@@ -7,41 +7,43 @@ process that only imports it.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import itertools
-import textwrap
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 
-def describe(bases: Iterable[type[BaseModel]]) -> None:
-    """Give every field of all models that derive from these its description, once."""
-    models = list(dict.fromkeys(itertools.chain.from_iterable(map(_derived, bases))))
-    for model in models:
-        for parent in reversed(model.__mro__):
-            if issubclass(parent, BaseModel) and parent is not BaseModel:
-                for name, text in _texts(parent):
-                    field = model.model_fields.get(name)
-                    if field is not None:
-                        field.description = text
-    for model in models:
-        model.model_rebuild(force=True)
+class DescribedSchema(GenerateJsonSchema):
+    """JSON schemas of models in which each field has its description."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """As pydantic calls it for each model."""
+        found = super().model_schema(schema)
+        model: type[BaseModel] = schema["cls"]
+        for parent in reversed(model.__mro__[: model.__mro__.index(BaseModel)]):
+            for name, text in _texts(parent.__module__).get(parent.__name__, {}).items():
+                # Absent: a parent's field that the model is without.
+                if name in found.get("properties", {}):
+                    found["properties"][name]["description"] = text
+        return found
 
 
-def _derived(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    for model in base.__subclasses__():
-        yield model
-        yield from _derived(model)
-
-
-def _texts(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """(field, the text below it)."""
+@functools.cache
+def _texts(module: str) -> Mapping[str, Mapping[str, str]]:
+    """Of each class: field -> the text below it. Nothing without the source."""
     try:
-        (made,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
-    except (OSError, TypeError):  # made by a function, as generic ones are
-        return
-    assert isinstance(made, ast.ClassDef)
+        made = ast.parse(inspect.getsource(sys.modules[module])).body
+    except (OSError, TypeError):
+        return {}
+    return {each.name: dict(_fields(each)) for each in made if isinstance(each, ast.ClassDef)}
+
+
+def _fields(made: ast.ClassDef) -> Iterator[tuple[str, str]]:
     for field, below in itertools.pairwise(made.body):
         if (
             isinstance(field, ast.AnnAssign)

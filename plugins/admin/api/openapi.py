@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -12,12 +14,9 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from lakemq.broker_core.api.administration.routes import (
     AdminListing,
     AdminRoute,
-    Answer,
-    Body,
     NoQuery,
-    Query,
 )
-from lakemq.plugins.admin.api.descriptions import describe
+from lakemq.plugins.admin.api.descriptions import DescribedSchema
 from lakemq.plugins.admin.api.lists import PageMeta
 from lakemq.plugins.admin.api.problems import CONTENT_TYPE, ProblemAnswer
 from lakemq.plugins.admin.api.table import Entry, RouteTable
@@ -30,11 +29,39 @@ _INTRODUCTION: Final = (
 )
 
 
+class Document:
+    """The document of a node, made when it is asked for first: most nodes never are."""
+
+    def __init__(
+        self, table: RouteTable, version: str, give_way: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._table = table
+        self._version = version
+        self._give_way = give_way
+        self._making = asyncio.Lock()
+        self._made: bytes | None = None
+
+    async def json(self) -> bytes:
+        """The document, in UTF-8."""
+        async with self._making:
+            if self._made is None:
+                # Here: requests use the models too, and a model is not built by two threads.
+                for model in {*dict(_models(self._table)), *_queries(self._table)}:
+                    model.model_rebuild()
+                    await self._give_way()
+                self._made = await asyncio.to_thread(self._text)
+            return self._made
+
+    def _text(self) -> bytes:
+        return json.dumps(document_of(self._table, self._version)).encode()
+
+
 def document_of(table: RouteTable, version: str) -> dict[str, Any]:
     """The document for all routes of a table."""
-    describe((Query, Body, Answer))
     models = sorted(set(_models(table)), key=lambda each: (each[0].__name__, each[1]))
-    refs, definitions = models_json_schema(models, ref_template=_REF)
+    refs, definitions = models_json_schema(
+        models, ref_template=_REF, schema_generator=DescribedSchema
+    )
     paths: dict[str, dict[str, Any]] = {}
     for entry in sorted(table.entries, key=lambda each: each.parts):
         operation = _operation(entry, refs)
@@ -74,6 +101,10 @@ def _models(table: RouteTable) -> Iterator[tuple[type[BaseModel], JsonSchemaMode
             yield entry.route.gives, "serialization"
         if isinstance(entry.route, AdminRoute) and entry.route.body is not None:
             yield entry.route.body, "validation"
+
+
+def _queries(table: RouteTable) -> Iterator[type[BaseModel]]:
+    return (entry.query for entry in table.entries if entry.query is not None)
 
 
 def _schema(model: type[BaseModel], refs: Any, mode: JsonSchemaMode = "serialization") -> Any:
@@ -158,7 +189,7 @@ def _path_parameters(entry: Entry) -> Iterator[dict[str, Any]]:
 def _query_parameters(entry: Entry) -> Iterator[dict[str, Any]]:
     if entry.query is None or entry.query is NoQuery:
         return
-    schema = entry.query.model_json_schema(ref_template=_REF)
+    schema = entry.query.model_json_schema(ref_template=_REF, schema_generator=DescribedSchema)
     required = schema.get("required", ())
     for name, info in schema["properties"].items():
         shown = {key: value for key, value in info.items() if key not in ("title", "description")}

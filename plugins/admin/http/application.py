@@ -13,6 +13,7 @@ from aiohttp.typedefs import Handler, Middleware
 from lakemq.broker_core.api.administration.node import AdministeredNode
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.types import Principal
+from lakemq.plugins.admin.api.openapi import Document
 from lakemq.plugins.admin.api.problems import CONTENT_TYPE, Problem, problem_of
 from lakemq.plugins.admin.api.service import AdminService, Call
 from lakemq.plugins.admin.http.access import PRINCIPAL, AdminAccess, context_of
@@ -39,9 +40,8 @@ class AdminApplication:
         access: AdminAccess,
         service: AdminService,
         health: PartitionHealth,
-        document: bytes,
+        document: Document,
     ) -> None:
-        """`document`: OpenAPI, as JSON."""
         self._node = node
         self._access = access
         self._service = service
@@ -84,7 +84,7 @@ class AdminApplication:
 
     async def _openapi(self, request: web.Request) -> web.Response:
         await self._access.identify(request)
-        return web.Response(body=self._document, content_type="application/json")
+        return web.Response(body=await self._document.json(), content_type="application/json")
 
     async def _api(self, request: web.Request) -> web.Response:
         principal = await self._access.identify(request)

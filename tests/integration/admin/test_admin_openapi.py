@@ -11,14 +11,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, errors, given, seed, settings
 
 from tests.support.node.node import NodeProcess
+from tests.support.seeds import seeds
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     schemathesis = pytest.importorskip("schemathesis")
     from schemathesis import checks
 
-EXAMPLES = 3
-"""Requests of each kind to each operation."""
+EXAMPLES = min(50, len(seeds(1)))
+"""Requests of each kind to each operation: in `make nightly` more than one."""
 LEFT_OUT = {
     ("post", "/api/v1/nodes/{node}/drain"),
     ("post", "/api/v1/nodes/{node}/decommission"),
@@ -40,14 +41,14 @@ def test_every_operation_keeps_the_document(fresh_node: NodeProcess) -> None:
                 for mode in schemathesis.GenerationMode:
                     tried += _tried(operation, mode, base, problems)
     assert problems == []
-    assert tried > 250
+    assert tried > 100
 
 
 def _tried(operation: Any, mode: Any, base: str, problems: list[str]) -> int:
     """How many requests were made; `problems` gets what was wrong."""
     tried = 0
 
-    @seed(1)
+    @seed(1 + seeds(1).start)
     @settings(
         max_examples=EXAMPLES, deadline=None, database=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
