@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from lakemq.meta_service.api.errors import NotFound
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.remote.control_calls import HeartbeatReport
-from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import (
     InSyncChange,
     NodeRegistration,
@@ -22,23 +20,6 @@ from lakemq.meta_service.api.types import (
 from lakemq.meta_service.control import load_history, mover
 from lakemq.meta_service.server.member import MetaMember
 from tests.support.meta.brokers import alive, catch_up, command, true
-
-
-@pytest.fixture
-async def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MetaMember]:
-    monkeypatch.setattr(mover, "PLAN_S", 0.05)
-    settings = MetaSettings(port=0)
-    member = MetaMember(settings, node_id="n1", host="127.0.0.1", data_dir=tmp_path / "meta")
-    await member.start()
-    yield member
-    await member.stop()
-
-
-@pytest.fixture
-async def client(member: MetaMember) -> AsyncIterator[RemoteClient]:
-    client = RemoteClient([member.addresses()["meta"]])
-    yield client
-    await client.close()
 
 
 async def until(client: RemoteClient, condition: Callable[[TopicDescription], bool]) -> None:

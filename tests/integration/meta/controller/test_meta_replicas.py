@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import pytest
 
@@ -20,25 +19,11 @@ from lakemq.meta_service.api.types import (
     NodeRegistration,
     PartitionDescription,
 )
-from lakemq.meta_service.control import mover
-from lakemq.meta_service.server.member import MetaMember
 
 
 @pytest.fixture
-async def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MetaMember]:
-    monkeypatch.setattr(mover, "PLAN_S", 0.05)
-    settings = MetaSettings(port=0, replace_after_s=0.5)
-    member = MetaMember(settings, node_id="n1", host="127.0.0.1", data_dir=tmp_path / "meta")
-    await member.start()
-    yield member
-    await member.stop()
-
-
-@pytest.fixture
-async def client(member: MetaMember) -> AsyncIterator[RemoteClient]:
-    client = RemoteClient([member.addresses()["meta"]])
-    yield client
-    await client.close()
+def settings() -> MetaSettings:
+    return MetaSettings(port=0, replace_after_s=0.5)
 
 
 class Broker:

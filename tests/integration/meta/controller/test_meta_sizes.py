@@ -4,37 +4,14 @@ played by heartbeats and by a task that reports replicas in sync."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
 
 from lakemq.meta_service.api.remote.client import RemoteClient
-from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import TopicDescription
-from lakemq.meta_service.control import mover
 from lakemq.meta_service.server.member import MetaMember
 from tests.support.meta.brokers import alive, command, true
 
 SMALL, LARGE = 1000, 1 << 30
 Sizes = list[tuple[str, int, int]]
-
-
-@pytest.fixture
-async def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MetaMember]:
-    monkeypatch.setattr(mover, "PLAN_S", 0.05)
-    settings = MetaSettings(port=0)
-    member = MetaMember(settings, node_id="n1", host="127.0.0.1", data_dir=tmp_path / "meta")
-    await member.start()
-    yield member
-    await member.stop()
-
-
-@pytest.fixture
-async def client(member: MetaMember) -> AsyncIterator[RemoteClient]:
-    client = RemoteClient([member.addresses()["meta"]])
-    yield client
-    await client.close()
 
 
 async def topic(client: RemoteClient) -> TopicDescription:

@@ -4,36 +4,15 @@ replica lead that lacks records."""
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 
 from lakemq.broker_core.administration import unclean
 from lakemq.meta_service.api.remote.client import RemoteClient
-from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import PartitionDescription, ReplicaEnd
-from lakemq.meta_service.control import mover
 from lakemq.meta_service.server.member import MetaMember
 from tests.support.meta.brokers import alive, command, true
-
-
-@pytest.fixture
-async def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MetaMember]:
-    monkeypatch.setattr(mover, "PLAN_S", 0.05)
-    settings = MetaSettings(port=0)
-    member = MetaMember(settings, node_id="n1", host="127.0.0.1", data_dir=tmp_path / "meta")
-    await member.start()
-    yield member
-    await member.stop()
-
-
-@pytest.fixture
-async def client(member: MetaMember) -> AsyncIterator[RemoteClient]:
-    client = RemoteClient([member.addresses()["meta"]])
-    yield client
-    await client.close()
 
 
 async def partition(client: RemoteClient, number: int = 0) -> PartitionDescription:
