@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from importlib.metadata import version
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from lakemq.broker_core.api.errors import LakeMQError, NotAuthenticated, TopicExists
@@ -66,6 +66,8 @@ TICK_S: Final = 1.0
 CLOSE_LINGER_S: Final = 5.0
 """How long a closed connection may take to read what was written to it, and a stopping engine may
 wait for appends."""
+_LAST_ANSWERS_S: Final = 1.0
+"""How long a stopping engine waits for clients to read the answers to their last publishes."""
 _HOMES_MAX: Final = 65_536
 _RECORDS_A_SLICE: Final = 64
 
@@ -93,12 +95,18 @@ class Link(Protocol):
     def read_on(self) -> None:
         """The client is known, or asked for more: read again unless something else forbids it."""
 
+    def pause(self) -> None:
+        """Read no more until `resume_reading` while `MqttEngine.reads`."""
+
     def abort(self) -> None:
         """Close without waiting for the client to read."""
 
 
 class MqttEngine:
     """The MQTT side of a node, shared by its listeners: open while any of them is."""
+
+    reads = True
+    """Whether sockets may be read; False: the engine is about to disconnect its clients."""
 
     def __init__(self, settings: MqttSettings, broker: Broker) -> None:
         self.settings = settings
@@ -150,8 +158,8 @@ class MqttEngine:
         self._appending: set[PendingAppend] = set()
         self._gathering = Gathering(self.later, self._turn_if_due)
         """Of topics of one partition."""
-        self._all_appended: asyncio.Event | None = None
-        """Set when nothing is being appended any more; None: no task waits for that."""
+        self._progress = asyncio.Event()
+        """Set when nothing is being appended any more, and when a network connection is gone."""
         self._exchanges: WeakKeyDictionary[Dialogue, Exchange] = WeakKeyDictionary()
         self._homes: dict[str, str] = {}
         """Topic name -> the topic it is bound to."""
@@ -228,6 +236,10 @@ class MqttEngine:
             return
         if self._ticker is not None:
             self._ticker.cancel()
+        # Those who were not told before they are disconnected would publish it again.
+        publishing = self._stop_reading()
+        await self._settle()
+        self.reads = True
         # Closing connections may publish wills: those are authorized and stored before sessions are
         # written for the last time.
         for connection in list(self.hub.connections):
@@ -236,13 +248,8 @@ class MqttEngine:
             else:
                 text = "the server shuts down"
                 connection.close(Reason.SERVER_SHUTTING_DOWN, text, self.now_ms())
-        self._gathering.hold(False)
-        self._turn()
-        if self._deciding:  # about wills
-            await asyncio.wait(self._deciding, timeout=CLOSE_LINGER_S)
-            self._turn()
-        await self._wait_for_appends()
-        await self._keep_everything()
+        await self._settle()
+        await self.journal.keep_everything(self.after, CLOSE_LINGER_S)
         for remove in self._taps:
             remove()
         self._taps.clear()
@@ -251,29 +258,46 @@ class MqttEngine:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        await self._wait_until_gone(publishing)
         for link in list(self.links.values()):
             link.abort()
         await asyncio.sleep(0)  # for `connection_lost`
 
-    async def _wait_for_appends(self) -> None:
-        if self._appending:
-            self._all_appended = asyncio.Event()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_LINGER_S):
-                    await self._all_appended.wait()
+    def _stop_reading(self) -> set[Peer]:
+        """Take nothing more from clients, and deliver nothing whose answer would not be read.
+        Returns the connections whose publishes are being stored."""
+        self.reads = False
+        self._gathering.hold(False)
+        for connection in self.hub.connections:
+            connection.blocked = True
+            if (link := self.links.get(connection)) is not None:
+                link.pause()
+        return {each for each in self.hub.connections if each.inflow.appends}
 
-    async def _keep_everything(self) -> None:
-        """Write what was changed and not kept yet, so that the next start finds it."""
-        journal = self.journal
-        for _ in range(2):  # the first may find an append under way
-            if journal.writing:
-                await asyncio.wait(journal.writing, timeout=CLOSE_LINGER_S)
-                await asyncio.sleep(0)
-            journal.checkpoint()
-            journal.write_sessions(self.after)
-            journal.delays.write(self.after)
-        if journal.writing:
-            await asyncio.wait(journal.writing, timeout=CLOSE_LINGER_S)
+    async def _settle(self) -> None:
+        """Have all that was taken authorized, stored and answered, as far as that comes in time."""
+        self._turn()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_LINGER_S):
+                while True:
+                    under_way: set[asyncio.Future[Any]] = {*self._deciding, *self.journal.writing}
+                    if under_way:
+                        await asyncio.wait(under_way)
+                        await asyncio.sleep(0)  # for those who are called back by them
+                        self._turn()
+                    elif self._appending:
+                        self._progress.clear()
+                        await self._progress.wait()
+                    else:
+                        return
+
+    async def _wait_until_gone(self, connections: set[Peer]) -> None:
+        """Until these clients have read everything and closed; not for ever."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_ANSWERS_S):
+                while not connections.isdisjoint(self.links):
+                    self._progress.clear()
+                    await self._progress.wait()
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
         """Call back after `delay_s` seconds."""
@@ -364,8 +388,8 @@ class MqttEngine:
         # What is stored is acknowledged at once; within a turn, its own last step does that.
         if not self._in_turn:
             self._turn()
-        if not self._appending and self._all_appended is not None:
-            self._all_appended.set()
+        if not self._appending:
+            self._progress.set()
 
     def _turn_if_due(self) -> None:
         # At once, not by `after`: what was held is late already.
@@ -493,6 +517,7 @@ class MqttEngine:
     def forget(self, connection: Connection) -> None:
         """A network connection is gone: stop finding out who its client is."""
         self.links.pop(connection, None)
+        self._progress.set()
         task = self._asked.get(connection)
         if task is not None:
             task.cancel()

@@ -256,6 +256,12 @@ class SocketLink(asyncio.Protocol):
         if connection.throttle is not None and connection.throttle.wait_ms:
             engine.later(connection.throttle.wait_ms / 1000, self._unthrottle)
 
+    def pause(self) -> None:
+        """Read no more, whatever the client sends, while `MqttEngine.reads` is False."""
+        if not self._paused and not self.transport.is_closing():
+            self._paused = True
+            self.transport.pause_reading()
+
     def read_on(self) -> None:
         """It is known who the client is, or its answer is awaited."""
         if self._paused and not self.connection.authenticating:
@@ -285,7 +291,7 @@ class SocketLink(asyncio.Protocol):
     def resume_reading(self) -> None:
         """Read from the socket again, if that was paused."""
         self.engine.paused.discard(self)
-        if self._paused and not self.transport.is_closing():
+        if self._paused and self.engine.reads and not self.transport.is_closing():
             self._paused = False
             self.transport.resume_reading()
 

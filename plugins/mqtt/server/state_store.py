@@ -185,6 +185,22 @@ class MqttJournal:
             self._write_retained()
             self.delays.checkpoint(self._checkpoint_records // 4)
 
+    async def keep_everything(self, after: Callable[[], None], wait_s: float) -> None:
+        """Write what was changed and not kept yet, so that the next start finds it. `wait_s`: for
+        each append; `after` as in `write_sessions`."""
+        for _ in range(2):  # the first may find an append under way
+            await self._wait(wait_s)
+            self.checkpoint()
+            self.write_sessions(after)
+            self.delays.write(after)
+        await self._wait(wait_s)
+
+    async def _wait(self, wait_s: float) -> None:
+        """Until the appends have ended that are under way now."""
+        if self.writing:
+            await asyncio.wait(self.writing, timeout=wait_s)
+            await asyncio.sleep(0)
+
     def _write_retained(self) -> None:
         hub = self._hub
         behind = hub.delivered - self._retained_written_at
