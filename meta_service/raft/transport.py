@@ -63,6 +63,8 @@ _SERVER_OPTIONS: Final = (
     ("grpc.server_handshake_timeout_ms", 10_000),
 )
 """What bounds a connection that is not a member's: a frame is read once its sender is known."""
+_UNKNOWN_MEMBER: Final = grpc.StatusCode.NOT_FOUND
+"""The answer to one that is no member, or not any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,8 @@ class GrpcWire:
         self._addresses = dict(peers)
         self._links: dict[str, _Link] = {}
         self._reported: dict[str, str] = {}
+        self.unknown_to: set[str] = set()
+        """Members that said, when they were last reached, that this is not one of them."""
         self._api_addresses: dict[str, str] = {}
         self._feature_levels: dict[str, int] = {}
         self.on_message: Callable[[str, Message], None]
@@ -320,6 +324,7 @@ class GrpcWire:
         """Link thread: a member has accepted the stream, and said this of itself."""
         # So that the next failure is said again.
         self._reported.pop(peer, None)
+        self.unknown_to.discard(peer)
         self._note(peer, metadata)
         self._thread_queue.post(lambda: self.on_connected(peer))
 
@@ -335,6 +340,8 @@ class GrpcWire:
     def note_failure(self, peer: str, error: BaseException) -> None:
         """Say once why a member cannot be reached."""
         reason = error.details() if isinstance(error, grpc.Call) else "no answer"
+        if isinstance(error, grpc.Call) and error.code() is _UNKNOWN_MEMBER:
+            self.unknown_to.add(peer)
         if self._reported.get(peer) != reason:
             self._reported[peer] = reason or ""
             LOG.info("member %s at %s: %s", peer, self._addresses.get(peer, "?"), reason)
@@ -353,7 +360,7 @@ class GrpcWire:
         for frame in frames:
             self.bytes_in += len(frame)
             if peer not in self._addresses:
-                context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{peer!r} was removed")
+                context.abort(_UNKNOWN_MEMBER, f"{peer!r} was removed")
             try:
                 messages = [decode_message(data) for data in _unpack_frame(frame)]
             except BadMessage as error:
@@ -381,7 +388,7 @@ class GrpcWire:
                     grpc.StatusCode.PERMISSION_DENIED, f"the certificate does not name {peer!r}"
                 )
         if peer not in self._addresses:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{peer!r} is not a member")
+            context.abort(_UNKNOWN_MEMBER, f"{peer!r} is not a member")
         # A group that was restored from a backup keeps names and certificates and gets a new id:
         # its log must not mix with that of the old group.
         ours, theirs = self._identity.cluster_id(), str(metadata.get("lakemq-cluster", ""))

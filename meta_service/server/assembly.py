@@ -338,6 +338,7 @@ class Assembly:
         self.thread.start()
         deadline = time.monotonic() + wait_s
         while not await self._is_ready():
+            self._raise_if_removed()
             if time.monotonic() > deadline:
                 raise StartupFailed(
                     f"no majority of the {len(self.node.group.voters)} members answered in "
@@ -345,6 +346,21 @@ class Assembly:
                 )
             await asyncio.sleep(_POLL_S)
         return self.cluster_id()
+
+    def _raise_if_removed(self) -> None:
+        """Raise StartupFailed if most others say that this member, which votes as far as it knows,
+        is none. One of them alone may lag behind the entry that added it."""
+        voters, own = self.node.group.voters, self.membership.node_id
+        if self.wire is None or own not in voters:
+            return
+        others = [each for each in voters if each != own]
+        saying = [each for each in others if each in self.wire.unknown_to]
+        if 2 * len(saying) > len(others):
+            raise StartupFailed(
+                f"{own!r} is not a member any more, say {', '.join(saying)}: it was removed or "
+                f"decommissioned. To let it come back as a new one, move {self.folder.parent} away "
+                "and start it with an empty folder and meta.join (lakemq start --join HOST:PORT)"
+            )
 
     async def _is_ready(self) -> bool:
         """Whether there is a leader and the cluster has its id."""
