@@ -31,6 +31,7 @@ def settle(
     resigned: str = "",
     lost: Collection[str] = (),
     silent: Collection[str] = (),
+    avoid: Collection[str] = (),
 ) -> PartitionDescription:
     """The partition as the states of the nodes want it; the same one where nothing is amiss.
 
@@ -46,7 +47,9 @@ def settle(
     before it too, and if only it can lead it does so in a new epoch. `lost`: nodes whose disk does
     not hold the partition any more; their memberships were those of another disk. `silent`: nodes
     that are fenced only because they are not heard, in the registration in which they were active:
-    such a leader stays where no other node could ever take over (ADR 24).
+    such a leader stays where no other node could ever take over (ADR 24). `avoid`: nodes whose
+    disks are full: of those that can lead alike, another is elected; a leader among them stays,
+    since it resigns by itself once another can take over.
     """
     kept = [node for node in partition.in_sync if node not in lost]
     eligible = {node for node in partition.eligible if node not in lost}
@@ -57,6 +60,9 @@ def settle(
         resigned = ""  # it was replaced meanwhile
     first = [node for node in partition.replicas if node in in_sync]
     others = [node for node in partition.replicas if node in eligible]
+    if avoid:
+        first.sort(key=avoid.__contains__)
+        others.sort(key=avoid.__contains__)
     leader = (
         _leader(partition, _without(resigned, first), states, preferred=preferred)
         or _first_able(_without(resigned, others), states)

@@ -51,7 +51,8 @@ class Settling:
         stored: Stored,
         full: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """`full()`: nodes that get no leadership back, as their disks are full."""
+        """`full()`: nodes that get a leadership only where no other can lead, as their disks are
+        full."""
         self._full = full
         self._gateway = gateway
         self._stored = stored
@@ -88,8 +89,9 @@ class Settling:
         amiss = [name for name, signature in wanted.items() if self._settled.get(name) != signature]
         if amiss:
             self._changed_s = now_s
-            cluster = Cluster(nodes, lost)
-            await self._settle(cluster, self._pages_of(amiss), preferred=False)
+            avoid = tuple(self._full())
+            cluster = Cluster(nodes, lost, avoid)
+            await self._settle(cluster, self._pages_of(amiss), avoid, preferred=False)
             # Noted behind the commands: if one fails, the next step tries again.
             self._settled = wanted
             await self._forget([name for name in amiss if name in lost])
@@ -97,9 +99,10 @@ class Settling:
         # partition back.
         elif self._changed and now_s - max(self._changed_s, self._preferred_s) > PREFERRED_S:
             self._preferred_s = now_s
-            later = self._preferring(self._full())
+            avoid = tuple(self._full())
+            later = self._preferring(avoid)
             pages, self._changed = sorted(self._changed - later), later
-            await self._settle(Cluster(nodes, lost), pages, preferred=True)
+            await self._settle(Cluster(nodes, lost, avoid), pages, avoid, preferred=True)
 
     def _preferring(self, full: Collection[str]) -> set[bytes]:
         """Those of the changed pages with a partition that would go back to one of these nodes."""
@@ -130,7 +133,9 @@ class Settling:
             found.update(key[len(prefix) :] for key, _ in keys)
         return sorted(found)
 
-    async def _settle(self, cluster: Cluster, pages: Sequence[bytes], *, preferred: bool) -> None:
+    async def _settle(
+        self, cluster: Cluster, pages: Sequence[bytes], avoid: tuple[str, ...], *, preferred: bool
+    ) -> None:
         """In several commands, so that none keeps the Raft thread for long."""
         unclean: dict[str, bool] = {}
         batch: list[bytes] = []
@@ -140,13 +145,13 @@ class Settling:
                 await asyncio.sleep(0)
             count = self._amiss(cluster, page, unclean, preferred)
             if count and (partitions + count > CHANGES_MAX or len(batch) == CHANGES_MAX):
-                await self._propose(batch, preferred)
+                await self._propose(batch, preferred, avoid)
                 batch, partitions = [], 0
             if count:
                 batch.append(page)
                 partitions += count
         if batch:
-            await self._propose(batch, preferred)
+            await self._propose(batch, preferred, avoid)
 
     def _amiss(
         self, cluster: Cluster, page: bytes, unclean: dict[str, bool], preferred: bool
@@ -167,8 +172,10 @@ class Settling:
         amiss = cluster.is_amiss(page, found, unclean=wanted, preferred=preferred)
         return len(found.partitions) if amiss else 0
 
-    async def _propose(self, pages: Sequence[bytes], preferred: bool) -> None:
-        value_of(await self._gateway.propose(SettlePages(tuple(pages), preferred)))
+    async def _propose(
+        self, pages: Sequence[bytes], preferred: bool, avoid: tuple[str, ...]
+    ) -> None:
+        value_of(await self._gateway.propose(SettlePages(tuple(pages), preferred, avoid)))
 
     async def _forget(self, nodes: Sequence[str]) -> None:
         """The disks that they lost, now that nothing rests on them."""

@@ -44,7 +44,8 @@ class _Unclean:
 
 def settle_pages(draft: Draft, command: SettlePages) -> Any:
     """Number of partitions that changed."""
-    cluster, unclean, edits, changed = cluster_of(draft), _Unclean(draft), PageEdits(draft), 0
+    cluster, unclean = cluster_of(draft, command.avoid), _Unclean(draft)
+    edits, changed = PageEdits(draft), 0
     for page in command.pages:
         found = edits.page(page)
         if found is None:
@@ -119,7 +120,8 @@ def _refusal(
 
 def resign(draft: Draft, command: Resign) -> Any:
     """Number of partitions that it led. Raises CompareFailed when it has registered again."""
-    cluster, unclean, edits, ended = cluster_of(draft), _Unclean(draft), PageEdits(draft), 0
+    cluster, unclean = cluster_of(draft, command.avoid), _Unclean(draft)
+    edits, ended = PageEdits(draft), 0
     node = cluster.nodes.get(command.node_id)
     if node is None or node.broker_epoch != command.broker_epoch:
         raise CompareFailed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -56,7 +56,14 @@ def decode_lost(value: bytes) -> Lost:
 class Cluster:
     """Nodes and what they have lost; settles partitions by it. Pure."""
 
-    def __init__(self, nodes: Iterable[NodeRegistration], lost: Mapping[str, Lost]) -> None:
+    def __init__(
+        self,
+        nodes: Iterable[NodeRegistration],
+        lost: Mapping[str, Lost],
+        avoid: Collection[str] = (),
+    ) -> None:
+        """`avoid`: nodes that are elected only where no other can lead."""
+        self._avoid = avoid
         self.nodes = {node.node_id: node for node in nodes}
         self.lost = lost
         self._states = {name: node.state for name, node in self.nodes.items()}
@@ -93,6 +100,7 @@ class Cluster:
             resigned=resigned,
             lost=self._lost(topic_id, partition) if self.lost else (),
             silent=self._silent,
+            avoid=self._avoid,
         )
 
     def _lost(self, topic_id: str, partition: PartitionDescription) -> list[str]:
@@ -134,11 +142,11 @@ class Cluster:
         return tuple(replace(each, leader_epoch=0, partition_epoch=0) for each in settled)
 
 
-def cluster_of(draft: Draft) -> Cluster:
-    """The nodes as the command sees them."""
+def cluster_of(draft: Draft, avoid: Collection[str] = ()) -> Cluster:
+    """The nodes as the command sees them; `avoid` as in `Cluster`."""
     prefix = KEYS + LOST_PREFIX
     lost = {
         key[len(prefix) :].decode(): decode_lost(decode_row(data).value)
         for key, data in draft.scan(prefix)
     }
-    return Cluster(all_nodes(draft), lost)
+    return Cluster(all_nodes(draft), lost, avoid)

@@ -18,7 +18,7 @@ from lakemq.meta_service.catalog.command_codec import (
     check_text,
     command,
 )
-from lakemq.meta_service.catalog.commands import GrowTopic, PlaceTopic, RegisterNode
+from lakemq.meta_service.catalog.commands import GrowTopic, PlaceTopic, RegisterNode, check_avoid
 from lakemq.meta_service.catalog.control_commands import REPLICAS_MAX
 from lakemq.meta_service.catalog.entries import check_flag
 from lakemq.meta_service.catalog.pages.rows import PAGE_ID_BYTES
@@ -196,11 +196,14 @@ class SettlePages(Command):
     pages: tuple[bytes, ...]
     preferred: bool
     """Also move leadership back to the first replica where it can lead."""
+    avoid: tuple[str, ...] = ()
+    """Nodes that lead only where no other can: their disks are full."""
 
     def check(self) -> None:
         """Raises InvalidArgument that names the field."""
         _check_pages(self.pages)
         check_flag(self.preferred, "preferred")
+        check_avoid(self.avoid)
 
 
 @command("in-sync+")
@@ -245,11 +248,14 @@ class Resign(Command):
     node_id: str
     broker_epoch: int
     partitions: tuple[Led, ...]
+    avoid: tuple[str, ...] = ()
+    """As in `SettlePages`."""
 
     def check(self) -> None:
         """Raises InvalidArgument that names the field."""
         check_name(self.node_id, "node_id")
         _check_epoch(self.broker_epoch, "broker_epoch")
+        check_avoid(self.avoid)
         _check_count(self.partitions, "partitions")
         for led in self.partitions:
             topic_id, partition, leader_epoch = check_items(led, "partitions", 3)

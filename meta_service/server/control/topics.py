@@ -80,17 +80,17 @@ def _in_sync_answers(request: Any, result: Result) -> pb.ChangeInSyncManyRespons
     return pb.ChangeInSyncManyResponse(answers=answers)
 
 
-def _resignation(service: Any, request: pb.ResignRequest) -> Command:
-    led = ((each.topic_id, each.partition, each.leader_epoch) for each in request.partitions)
-    return Resign(request.node_id, request.broker_epoch, tuple(led))
-
-
 class TopicsService(Service, rpc.TopicsServicer):
     """Implements `Topics` of meta.proto."""
 
     def __init__(self, shared: Shared, controller: Controller) -> None:
         super().__init__(*shared)
         self._controller = controller
+
+    def _resignation(self, request: pb.ResignRequest) -> Command:
+        led = ((each.topic_id, each.partition, each.leader_epoch) for each in request.partitions)
+        avoid = self._controller.full_nodes()
+        return Resign(request.node_id, request.broker_epoch, tuple(led), avoid)
 
     def _create(self, request: pb.CreateTopicRequest) -> Command:
         fields = (

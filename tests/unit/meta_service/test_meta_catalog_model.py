@@ -128,7 +128,7 @@ COMMANDS: dict[type[Command], tuple[Any, ...]] = {
         st.none() | st.integers(1, 3),
     ),
     PageTopics: (st.integers(1, 4),),
-    SettlePages: (st.lists(_pages, max_size=2).map(tuple), st.booleans()),
+    SettlePages: (st.lists(_pages, max_size=2).map(tuple), st.booleans(), _some),
     FinishMovesInPages: (st.lists(_pages, max_size=2).map(tuple),),
     ChangeInSyncMany: (
         _nodes, st.integers(1, 12),
@@ -140,7 +140,8 @@ COMMANDS: dict[type[Command], tuple[Any, ...]] = {
         ).map(tuple),
     ),
     Resign: (
-        _nodes, st.integers(1, 12), st.lists(st.tuples(_raw_ids, _few, _few), max_size=2).map(tuple)
+        _nodes, st.integers(1, 12),
+        st.lists(st.tuples(_raw_ids, _few, _few), max_size=2).map(tuple), _some,
     ),
     ElectUnclean: (_topics, _few, _few, _nodes),
     ElectLeaders: (st.lists(_topics, max_size=2).map(tuple), st.booleans()),

@@ -352,6 +352,36 @@ def test_a_leader_resigns() -> None:
     assert catalog.do(Resign("a", epoch - 1, ((RAW, 0, 1),))).result.code == "COMPARE_FAILED"
 
 
+@pytest.mark.parametrize(("avoid", "leader"), [((), "b"), (("b",), "c"), (("b", "c"), "b")])
+@pytest.mark.parametrize("resigns", [False, True])
+def test_a_full_node_is_elected_only_where_no_other_can_lead(
+    avoid: tuple[str, ...], leader: str, resigns: bool
+) -> None:
+    """As the last one it is: the partition is read, and its records are kept."""
+    catalog = cluster()
+    if resigns:
+        epoch = node(catalog, "a").broker_epoch
+        assert catalog.do(Resign("a", epoch, ((RAW, 0, 0),), avoid)).result.payload == 1
+    else:
+        state(catalog, "a", "fenced")
+        pages = tuple(page_ids(ID, len(catalog.topic("t").partitions)))
+        catalog.do(SettlePages(pages, False, avoid))
+    assert partition(catalog).leader == leader
+
+
+def test_a_full_leader_stays_and_a_full_node_gets_nothing_back() -> None:
+    """The one resigns by itself where another can take over; the other would resign at once."""
+    catalog = cluster()
+    pages = tuple(page_ids(ID, len(catalog.topic("t").partitions)))
+    assert catalog.do(SettlePages(pages, False, ("a",))).result.payload == 0
+    epoch = node(catalog, "a").broker_epoch
+    catalog.do(Resign("a", epoch, ((RAW, 0, 0),)))
+    catalog.do(SettlePages(pages, True, ("a",)))
+    assert partition(catalog).leader == "b"
+    catalog.do(SettlePages(pages, True))
+    assert partition(catalog).leader == "a"
+
+
 def test_an_unclean_leader_is_elected_by_name_only() -> None:
     catalog = cluster()
     wish(catalog, "ab")
