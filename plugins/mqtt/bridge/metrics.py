@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
@@ -13,9 +14,11 @@ from lakemq.broker_core.api.administration.routes import (
     AnyRoute,
     OwnPageQuery,
 )
-from lakemq.plugins.mqtt.bridge.runner import Bridge
 
-Read = Callable[[Bridge], int]
+if TYPE_CHECKING:
+    from lakemq.plugins.mqtt.bridge.runner import Bridge
+
+Read = Callable[["Bridge"], int]
 
 GROWING: dict[str, tuple[Read, str, str]] = {
     "forwarded": (lambda one: one.outbox.sent, "{record}", "Records that the remote broker has."),
@@ -131,3 +134,27 @@ class BridgeRoutes:
             )
             for each in bridges
         ]
+
+
+class Unlinked:
+    """Implements the `Listener` port. It needs no amqtt, and lets the admin API of this node tell
+    the links of all nodes."""
+
+    name = "bridge"
+
+    def __init__(self, node_id: str) -> None:
+        self._node_id = node_id
+
+    async def start(self) -> None:
+        """Nothing is started."""
+
+    def addresses(self) -> Sequence[str]:
+        """None."""
+        return []
+
+    def admin_routes(self) -> Sequence[AnyRoute]:
+        """The list of links; no row is this node's."""
+        return BridgeRoutes(self._node_id, ()).routes()
+
+    async def stop(self) -> None:
+        """Nothing was started."""

@@ -9,6 +9,7 @@ from lakemq.broker_core.api.hooks import hookimpl
 from lakemq.broker_core.api.ports import Broker, Commands, Listener, PluginContext
 from lakemq.broker_core.api.settings import PluginSettings
 from lakemq.plugins.mqtt.bridge.config import BridgeSettings
+from lakemq.plugins.mqtt.bridge.metrics import Unlinked
 
 
 @hookimpl
@@ -19,12 +20,12 @@ def register_settings() -> type[PluginSettings]:
 
 @hookimpl
 def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Listener]:
-    """The bridges of this node; none without links. Raises PluginError when amqtt is not
-    installed."""
+    """The bridges of this node; without links, what tells those of others. Raises PluginError when
+    amqtt is not installed."""
     settings = context.settings
     assert isinstance(settings, BridgeSettings)
     if not settings.links:
-        return []
+        return [Unlinked(broker.node_id)]
     try:
         # Imported here: amqtt is an extra, and only nodes with links need it.
         from lakemq.plugins.mqtt.bridge.listener import BridgeService
