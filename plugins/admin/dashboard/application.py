@@ -21,12 +21,17 @@ from lakemq.plugins.admin.dashboard.guard import COOKIE, Guard
 from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
 from lakemq.plugins.admin.dashboard.pages.access import AccessPages
 from lakemq.plugins.admin.dashboard.pages.cluster import ClusterPages
+from lakemq.plugins.admin.dashboard.pages.explain import ExplainPages
 from lakemq.plugins.admin.dashboard.pages.groups import GroupPages
 from lakemq.plugins.admin.dashboard.pages.lists import ListPages
 from lakemq.plugins.admin.dashboard.pages.login import LoginPages, opened
 from lakemq.plugins.admin.dashboard.pages.messages import MessagePages
 from lakemq.plugins.admin.dashboard.pages.mqtt_clients import ClientPages
 from lakemq.plugins.admin.dashboard.pages.overview import OverviewPages
+from lakemq.plugins.admin.dashboard.pages.pending import PendingPages
+from lakemq.plugins.admin.dashboard.pages.queues import QueuePages
+from lakemq.plugins.admin.dashboard.pages.retained import RetainedPages
+from lakemq.plugins.admin.dashboard.pages.schemas import SchemaPages
 from lakemq.plugins.admin.dashboard.pages.topics import TopicPages
 from lakemq.plugins.admin.dashboard.poller import Poller
 from lakemq.plugins.admin.dashboard.rendering import STATIC, environment
@@ -83,7 +88,7 @@ def application(options: DashboardOptions, version: str) -> Starlette:
 def _routes(site: Site) -> list[Route]:
     pages = (
         LoginPages, OverviewPages, TopicPages, MessagePages, ClientPages, GroupPages, ClusterPages,
-        AccessPages, ListPages,
+        AccessPages, ListPages, ExplainPages, PendingPages, QueuePages, RetainedPages, SchemaPages,
     )  # fmt: skip
     return [Route("/livez", _live), *(route for each in pages for route in each(site).routes())]
 

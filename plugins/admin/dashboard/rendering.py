@@ -16,7 +16,7 @@ _STATES: Final = {
     "ok": "ok", "online": "ok", "active": "ok", "connected": "ok", "done": "ok", "stable": "ok",
     "on": "ok", "allow": "ok",
     "draining": "warn", "under-replicated": "warn", "moving": "warn", "rebalancing": "warn",
-    "staging": "warn", "applying": "warn", "warning": "warn",
+    "waiting": "warn", "staging": "warn", "applying": "warn", "warning": "warn",
     "fenced": "bad", "offline": "bad", "leaderless": "bad", "under-min-in-sync": "bad",
     "failed": "bad", "refused": "bad", "deny": "bad", "failing": "bad",
 }  # fmt: skip

@@ -35,17 +35,24 @@ class Link(NamedTuple):
 NAVIGATION: Final[Sequence[tuple[str, Sequence[Link]]]] = (
     ("See", (
         Link("/", "Overview", "o"), Link("/topics", "Topics", "t"),
-        Link("/messages", "Messages", "m"),
+        Link("/messages", "Messages", "m"), Link("/explain", "Explain", "e"),
+        Link("/ledger", "Ledger", "l"),
     )),
     ("Flow", (
         Link("/clients", "Clients", "c"), Link("/groups", "Groups", "q"),
-        Link("/schemas", "Schemas", "s"), Link("/transactions", "Transactions", "x"),
+        Link("/queues", "Queues", "w"), Link("/schemas", "Schemas", "s"),
+        Link("/transactions", "Transactions", "x"),
     )),
     ("Run", (
         Link("/cluster", "Cluster", "n"), Link("/access", "Access", "u"),
         Link("/plugins", "Plugins", "p"), Link("/audit", "Audit", "a"),
     )),
 )  # fmt: skip
+MQTT_VIEWS: Final = (
+    ("/clients", "Clients"), ("/clients-slow", "Slow clients"), ("/bans", "Bans"),
+    ("/retained", "Retained"), ("/bridges", "Bridges"),
+)  # fmt: skip
+"""Pages beside that of MQTT's clients."""
 Page = Callable[[Request], Awaitable[Response]]
 Change = Callable[[Request, Form], Awaitable[Response]]
 
@@ -89,6 +96,12 @@ class Site:
             if problem.status == 401:
                 raise
             return None
+
+    async def may(self, request: Request, operation: str, kind: str, name: str) -> bool:
+        """Whether the caller may do that; true where nothing tells: the form says it then."""
+        query = {"operation": operation, "resource": f"{kind}:{name}"}
+        found = await self.try_get(request, "whoami/may", query)
+        return found is None or bool(found["allowed"])
 
     # -- answers
 

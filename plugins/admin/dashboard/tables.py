@@ -52,6 +52,15 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Text:
+    """A filter beside the search: a field of the query with any text."""
+
+    name: str
+    label: str
+    placeholder: str = ""
+
+
+@dataclass(frozen=True)
 class Table:
     """A list of the API."""
 
@@ -65,6 +74,7 @@ class Table:
     command: str = ""
     """To copy, of the empty table."""
     choices: Sequence[Choice] = ()
+    texts: Sequence[Text] = ()
     searched: str = "Name contains"
     """Label of the search; empty: there is none."""
     query: Mapping[str, str] = field(default_factory=dict)
@@ -107,7 +117,8 @@ class Shown:
 
 def asked_of(request: Request, table: Table) -> dict[str, str]:
     """What of the query the table knows: other fields are ignored, as are unknown sorts."""
-    known = {"q", "cursor", *(choice.name for choice in table.choices)}
+    texts = {each.name for each in table.texts}
+    known = {"q", "cursor", *texts, *(choice.name for choice in table.choices)}
     asked = {name: request.query_params[name] for name in known if request.query_params.get(name)}
     sort = request.query_params.get("sort", "")
     if sort.removeprefix("-") in {column.field for column in table.columns if column.sort}:

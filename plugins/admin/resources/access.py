@@ -10,6 +10,7 @@ from pydantic import Field
 from lakemq.broker_core.api.administration.node import AdministeredNode
 from lakemq.broker_core.api.administration.operations import Quota, UserReport
 from lakemq.broker_core.api.administration.routes import (
+    EACH,
     AdminListing,
     AdminRequest,
     AdminRoute,
@@ -32,6 +33,7 @@ from lakemq.broker_core.api.types import (
     Resource,
     Rule,
 )
+from lakemq.plugins.admin.resources.rights import may
 
 _WHO = r"^(user:.+|role:.+|anonymous|any)$"
 _RATE_MAX = 2**50
@@ -127,12 +129,23 @@ class QuotaBody(Body):
     records_per_s: int | None = Field(default=None, ge=1, le=_RATE_MAX)
 
 
-class TestQuery(Query):
-    """Who wants to do what."""
+class MayQuery(Query):
+    """What the caller wants to do."""
 
     operation: Literal["read", "write", "create", "alter", "delete", "describe"]
     resource: str = Field(min_length=3, max_length=8192, pattern=r"^[a-z_]+:.+$")
     """`KIND:NAME`."""
+
+
+class May(Answer):
+    """Whether the caller may do it."""
+
+    allowed: bool
+
+
+class TestQuery(MayQuery):
+    """Who wants to do what."""
+
     user: str = Field(default="", max_length=249)
     """Left out: an anonymous client."""
     roles: str = Field(default="", max_length=1024)
@@ -154,8 +167,9 @@ class DeletedEntry(Answer):
 
 
 class AccessRoutes:
-    """`/api/v1/users`, `/rules`, `/quotas`, `/access/test`. Who changes them can give itself every
-    right, so the right to `alter` the cluster is not enough: it takes that to `create` it."""
+    """`/api/v1/users`, `/rules`, `/quotas`, `/access/test`, `/whoami/may`. Who changes them can
+    give itself every right, so the right to `alter` the cluster is not enough: it takes that to
+    `create` it."""
 
     def __init__(self, node: AdministeredNode) -> None:
         self._node = node
@@ -188,6 +202,7 @@ class AccessRoutes:
             AdminRoute("PUT", quota, self.set_quota, QuotaAnswer, NoQuery, QuotaBody, need=_GRANT),
             AdminRoute("DELETE", quota, self.delete_quota, DeletedEntry, ChangeQuery, need=_GRANT),
             AdminRoute("GET", "access/test", self.test, Tested, TestQuery),
+            AdminRoute("GET", "whoami/may", self.may, May, MayQuery, need=EACH),
         ]  # fmt: skip
 
     # -- users
@@ -290,6 +305,13 @@ class AccessRoutes:
             AccessContext("admin", asked.client_id),
         )  # fmt: skip
         return Tested(allowed=found.allowed, reason=found.reason)
+
+    async def may(self, request: AdminRequest) -> May:
+        """Tell whether the caller may do something, as it would be decided if it did."""
+        asked = expect(request.asked, MayQuery)
+        kind, _, name = asked.resource.partition(":")
+        operation = Operation(asked.operation)
+        return May(allowed=may(self._node.catalog, request, operation, kind, name))
 
     # -- quotas
 

@@ -1,4 +1,4 @@
-"""Pages that are a list: schemas, transactions, schedules, plugins, the audit log."""
+"""Pages that are a list: bridges, the ledger, plugins, the audit log."""
 
 from __future__ import annotations
 
@@ -10,56 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from lakemq.plugins.admin.dashboard.client import segment
-from lakemq.plugins.admin.dashboard.site import Page, Site
-from lakemq.plugins.admin.dashboard.tables import Choice, Column, Table
+from lakemq.plugins.admin.dashboard.site import MQTT_VIEWS, Page, Site
+from lakemq.plugins.admin.dashboard.tables import Choice, Column, Table, Text
 
-_SCHEMAS: Final = Table(
-    "schemas",
-    (
-        Column("name", "Subject", sort=True,
-               link=lambda row: f"/schemas/{quote(row['name'], safe='')}"),
-        Column("compatibility", "Compatibility"),
-        Column("versions", "Versions", "list",
-               value=lambda row: [each["version"] for each in row["versions"]]),
-        Column("used_by", "Used by topics", "list"),
-    ),
-    "schemas",
-    "No schema is registered. Register one:",
-    "lakemq schema register SUBJECT FILE",
-)  # fmt: skip
-_TRANSACTIONS: Final = Table(
-    "transactions",
-    (
-        Column("name", "Name", sort=True),
-        Column("kind", "Kind"),
-        Column("state", "State", "state", sort=True),
-        Column("epoch", "Epoch", "number"),
-        Column("staged_batches", "Staged batches", "number"),
-        Column("staged_bytes", "Staged", "size", sort=True),
-        Column("last_batch_id", "Last commit", "number"),
-        Column("timeout_ms", "Ends after", "duration"),
-        Column("detail", "Detail"),
-        Column("node", "Coordinator"),
-    ),
-    "transactions",
-    "No producer and no sink has used transactions.",
-)
-_SCHEDULES: Final = Table(
-    "schedules",
-    (
-        Column("deliver_at_ms", "Due (UTC)", "time", sort=True),
-        Column("topic", "Topic", sort=True),
-        Column("partition", "Partition", "number"),
-        Column("records", "Records", "number"),
-        Column("size_bytes", "Size", "size"),
-        Column("schedule_id", "Schedule"),
-        Column("node", "Node"),
-    ),
-    "scheduled records",
-    "No record waits for its time.",
-    searched="Contains",
-)
 _PLUGINS: Final = Table(
     "plugins",
     (
@@ -97,7 +50,72 @@ _AUDIT: Final = Table(
         ("", "any"), ("done", "done"), ("refused", "refused"), ("failed", "failed"))),),
     searched="Contains",
 )  # fmt: skip
-_FLOW: Final = (("/transactions", "Transactions"), ("/schedules", "Scheduled records"))
+_BRIDGES: Final = Table(
+    "bridges",
+    (
+        Column("link", "Link", sort=True),
+        Column("connected", "State", "state",
+               value=lambda row: "connected" if row["connected"] else "offline"),
+        Column("url", "Remote broker"),
+        Column("client_id", "Client id there"),
+        Column("lag", "Lag (records)", "number", sort=True),
+        Column("inflight", "In flight", "number"),
+        Column("counts", "Since the start", "list"),
+        Column("node", "Node"),
+    ),
+    "bridges",
+    "No node has a link to another MQTT broker: see [[plugins.bridge.links]].",
+    searched="Link contains",
+)  # fmt: skip
+_LEDGER: Final = Table(
+    "ledger/partitions",
+    (
+        Column("topic", "Topic", sort=True,
+               link=lambda row: f"/ledger-devices?topic={quote(row['topic'], safe='')}"),
+        Column("partition", "Partition", "number"),
+        Column("rule", "Counts"),
+        Column("devices", "Devices", "number", sort=True),
+        Column("records", "Records", "number"),
+        Column("lag", "Lag (records)", "number"),
+        Column("unread", "Unread", "number"),
+        Column("deleted", "Deleted before", "number"),
+        Column("evicted", "Devices forgotten", "number"),
+        Column("node", "Node"),
+    ),
+    "ledgers",
+    "No topic asks for a ledger. One does by its setting:",
+    "lakemq topic alter TOPIC --ledger sequence=NAME",
+    searched="Topic contains",
+)  # fmt: skip
+_DEVICES: Final = Table(
+    "ledger/devices",
+    (
+        Column("device", "Device", sort=True),
+        Column("topic", "Topic",
+               link=lambda row: f"/explain?topic={quote(row['topic'], safe='')}"
+                                f"&partition={row['partition']}&offset={row['offset']}"),
+        Column("partition", "Partition", "number"),
+        Column("records", "Records", "number", sort=True),
+        Column("missing", "Missing", "number", sort=True),
+        Column("gaps", "Gaps", "number"),
+        Column("late", "Late", "number", sort=True),
+        Column("duplicates", "Duplicates", "number", sort=True),
+        Column("strays", "Strays", "number"),
+        Column("restarts", "Restarts", "number"),
+        Column("last_number", "Last number", "number"),
+        Column("overdue", "Overdue", "number"),
+        Column("last_ms", "Last record (UTC)", "time", sort=True),
+        Column("delay_max_ms", "Longest delay", "duration",
+               value=lambda row: "" if row["delay_max_ms"] is None else row["delay_max_ms"]),
+        Column("node", "Node"),
+    ),
+    "devices",
+    "No device was counted yet.",
+    texts=(Text("topic", "Topic"), Text("device", "Device")),
+    searched="",
+    query={"sort": "-missing"},
+)  # fmt: skip
+_LEDGERS: Final = (("/ledger", "By partition"), ("/ledger-devices", "By device"))
 
 
 class ListPages:
@@ -110,10 +128,9 @@ class ListPages:
         """Pages."""
         route = self._site.get_route
         return [
-            route("/schemas", self._list(_SCHEMAS, "Schemas")),
-            route("/schemas/{subject:path}", self._schema),
-            route("/transactions", self._list(_TRANSACTIONS, "Transactions", _FLOW)),
-            route("/schedules", self._list(_SCHEDULES, "Scheduled records", _FLOW)),
+            route("/bridges", self._list(_BRIDGES, "Bridges", MQTT_VIEWS)),
+            route("/ledger", self._list(_LEDGER, "Ledger", _LEDGERS)),
+            route("/ledger-devices", self._list(_DEVICES, "Ledger: devices", _LEDGERS)),
             route("/plugins", self._list(_PLUGINS, "Plugins")),
             route("/audit", self._list(_AUDIT, "Audit")),
         ]
@@ -123,15 +140,3 @@ class ListPages:
             return await self._site.table(request, table, "list.html", title, views=views)
 
         return shown
-
-    async def _schema(self, request: Request) -> Response:
-        """A version of a subject; the newest without one."""
-        subject = request.path_params["subject"]
-        wanted = request.query_params.get("version", "")
-        query = {"version": wanted} if wanted else {}
-        schema = await self._site.get(request, f"schemas/{segment(subject)}", query)
-        found = await self._site.get(request, "schemas", {"q": subject, "limit": "500"})
-        row = next((each for each in found["data"] if each["name"] == subject), None)
-        return self._site.page(
-            request, "schema.html", f"Schema {subject}", schema=schema, subject=row
-        )

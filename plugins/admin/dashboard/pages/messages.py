@@ -136,7 +136,7 @@ class MessagePages:
         onwards = replace(asked, start="offset", at=str(page["next_offset"]))
         text = self._site.templates.get_template("messages_more.html").render(
             records=[_shown(each) for each in records], count=count + len(records),
-            most=_FOLLOWED_MAX, onwards=onwards.link(),
+            most=_FOLLOWED_MAX, onwards=onwards.link(), asked=asked,
         )  # fmt: skip
         return HTMLResponse(text)
 

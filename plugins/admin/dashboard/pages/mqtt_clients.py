@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from lakemq.plugins.admin.dashboard.client import ApiProblem, segment
 from lakemq.plugins.admin.dashboard.guard import Form
-from lakemq.plugins.admin.dashboard.site import Page, Site
+from lakemq.plugins.admin.dashboard.site import MQTT_VIEWS, Page, Site
 from lakemq.plugins.admin.dashboard.tables import Choice, Column, Row, Table
 
 
@@ -71,7 +71,6 @@ _BANS: Final = Table(
     "No one is banned.",
     searched="Contains",
 )
-_VIEWS: Final = (("/clients", "Clients"), ("/clients-slow", "Slow clients"), ("/bans", "Bans"))
 
 
 class ClientPages:
@@ -95,7 +94,7 @@ class ClientPages:
 
     def _list(self, table: Table, title: str) -> Page:
         async def shown(request: Request) -> Response:
-            return await self._site.table(request, table, "clients.html", title, views=_VIEWS)
+            return await self._site.table(request, table, "clients.html", title, views=MQTT_VIEWS)
 
         return shown
 

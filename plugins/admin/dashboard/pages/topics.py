@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -124,26 +124,13 @@ class TopicPages:
         )
         rows = _joined(placed["data"], (logs or {}).get("data", ()))
         readers = [each for each in (groups or {}).get("data", ()) if name in each["topics"]]
-        may = await self._rights(request, name)
+        may = {"delete": await site.may(request, "delete", "topic", name)}
         return site.page(
             request, "topic.html", f"Topic {name}", topic=topic, partitions=rows, groups=readers,
             left_out=max(0, placed["meta"]["total"] - len(rows)), may=may,
             records=_sum(rows, "records"), size=_sum(rows, "size_bytes"),
             missing=(logs or {}).get("meta", {}).get("missing", ()),
         )  # fmt: skip
-
-    async def _rights(self, request: Request, topic: str) -> Mapping[str, bool]:
-        """What the caller may do with the topic: asked by changes that are not carried out. Where
-        the answer is another error, the form says it."""
-        one = f"topics/{segment(topic)}"
-        found = {}
-        for name, method, path in (("delete", "DELETE", one),):
-            try:
-                await self._site.change(request, method, path, query={"dry_run": "true"})
-                found[name] = True
-            except ApiProblem as problem:
-                found[name] = problem.status != 403
-        return found
 
     async def _alter(self, request: Request, form: Form) -> Response:
         """Fields that are empty go back to their default."""
