@@ -132,6 +132,23 @@ class CoreBroker:
             self, schedule_settings or ScheduleSettings(), now_ms, self._admission
         )
 
+    def reconfigure(
+        self,
+        topics: TopicSettings,
+        transactions: TransactionSettings,
+        schedules: ScheduleSettings,
+        cluster: ClusterSettings,
+    ) -> None:
+        """Use what is `Reloadable` in these sections."""
+        self._default_config = default_topic_config(topics)
+        self._topic_admin.reconfigure(topics)
+        self._coordinator.reconfigure(transactions)
+        self._scheduler.reconfigure(schedules)
+        self._router.ack_wait_s = cluster.ack_wait_ms / 1000
+        rate = cluster.replication_max_bytes_per_s
+        self.replicas.replication.limit(cluster.replica_lag_max_ms / 1000, rate)
+        self._repairs.throttle.per_second = rate
+
     # -- life
 
     @property

@@ -14,7 +14,7 @@ import pluggy
 
 from lakemq.broker_core.api.errors import ConfigError, PluginError
 from lakemq.broker_core.api.hooks import ENTRY_POINT_GROUP, PROJECT, PluginHooks
-from lakemq.broker_core.api.settings import PluginSettings
+from lakemq.broker_core.api.settings import PluginSettings, Reconfigurable
 from lakemq.broker_core.configuration.config import ConfigSource, joined
 
 BUILT_IN: Final = ("journal", "mqtt", "native", "bridge", "admin", "ledger")
@@ -62,6 +62,26 @@ class PluginHost:
         found = entry_points(group=ENTRY_POINT_GROUP) if points is None else points
         self._points: dict[str, PluginPoint] = {point.name: point for point in found}
         self.plugins: list[LoadedPlugin] = []
+        self._reconfigurable: dict[str, list[Reconfigurable]] = {}
+
+    def again(self, source: ConfigSource) -> PluginHost:
+        """A host of the same plugins, for another configuration; nothing is loaded yet."""
+        return PluginHost(source, self._points.values())
+
+    def reconfigurable(self, plugin: str) -> Sequence[Reconfigurable]:
+        """What hooks of the plugin have returned and takes settings while it runs."""
+        return self._reconfigurable.get(plugin, ())
+
+    def take(self, name: str, settings: PluginSettings) -> None:
+        """Note that the plugin has these settings from now on."""
+        self.plugins = [
+            replace(each, settings=settings) if each.name == name else each for each in self.plugins
+        ]
+
+    def _keep(self, plugin: str, found: object) -> None:
+        # A class is asked for by the type of the port, and is no object that could take settings.
+        if isinstance(found, Reconfigurable) and not inspect.isclass(found):
+            self._reconfigurable.setdefault(plugin, []).append(found)
 
     def load(self, *, strict: bool = True, disabled_too: bool = False) -> None:
         """Import, register and configure. `strict`: the first failure raises ConfigError or
@@ -173,6 +193,7 @@ class PluginHost:
                     f"plugin {plugin.name}: {hook}: {type(error).__name__}: {error}"
                 ) from error
             if value is not None:
+                self._keep(plugin.name, value)
                 found.append((plugin, value))
         return found
 
@@ -193,6 +214,7 @@ class PluginHost:
             for each in objects:
                 if not isinstance(each, kind) or inspect.isclass(each):
                     raise PluginError(f"{where}: {_shown(each)} is no {kind.__name__}")
+                self._keep(plugin.name, each)
                 found.append((plugin, each))
         return found
 

@@ -58,10 +58,14 @@ class TopicAdmin:
         self._catalog = catalog
         self._partitions = partitions
         self._schemas = schemas
+        self.reconfigure(settings)
+        self._altering = asyncio.Lock()
+
+    def reconfigure(self, settings: TopicSettings) -> None:
+        """Defaults of topics that are created from now on."""
         self._default_partitions = settings.partitions
         self._default_replication = settings.replication, settings.min_in_sync
         self._default_config = default_topic_config(settings)
-        self._altering = asyncio.Lock()
 
     async def create(
         self,

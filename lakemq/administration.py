@@ -5,27 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from pydantic import BaseModel
-
 from lakemq.broker_core.administration.audit_log import NoAuditLog
 from lakemq.broker_core.administration.operations import Operations
 from lakemq.broker_core.api.administration.audit import AuditLog, Change
 from lakemq.broker_core.api.administration.node import AnswerPeer, CatalogAccess, PluginState
 from lakemq.broker_core.api.administration.routes import Administered, AnyRoute
+from lakemq.broker_core.api.administration.settings import NodeConfiguration
 from lakemq.broker_core.api.errors import Unavailable
 from lakemq.broker_core.api.ports import Listener
 from lakemq.broker_core.api.types import ANONYMOUS, AccessContext, Principal
 from lakemq.broker_core.broker import CoreBroker
 from lakemq.broker_core.cluster.administer import METHOD, Administering, administer
+from lakemq.broker_core.configuration.changes import masked
 from lakemq.broker_core.plugin_host import LoadedPlugin, PluginHost
 from lakemq.broker_core.security.authz.rule_book import RuleBook
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.server.operator_calls import OperatorCall
 from lakemq.telemetry.provider import Telemetry
-
-_SECRET_WORDS = ("password", "secret", "token", "key", "credential")
-_NO_SECRETS = ("key_file", "tls_key", "secret_file")
-"""Settings with such a word that name a file."""
 
 
 class NodeAdministration:
@@ -43,6 +39,7 @@ class NodeAdministration:
         control: RemoteClient,
         rules: RuleBook,
         plugins: PluginHost,
+        configuration: NodeConfiguration,
         telemetry: Telemetry,
         addresses: Callable[[], Mapping[str, str]],
         listeners: Sequence[Listener],
@@ -58,6 +55,7 @@ class NodeAdministration:
         self.broker = broker
         self.operations = Operations(control, catalog, rules)
         self.audit: AuditLog = NoAuditLog()
+        self.configuration = configuration
         self.now_ms = now_ms
         self.addresses = addresses
         self._core = broker
@@ -116,19 +114,3 @@ def _state(plugin: LoadedPlugin) -> PluginState:
         plugin.name, plugin.version, plugin.distribution, plugin.enabled, plugin.hooks,
         plugin.error, settings,
     )  # fmt: skip
-
-
-def masked(settings: BaseModel) -> dict[str, object]:
-    """A section without what is secret in it, for JSON."""
-    found = _masked(settings.model_dump(mode="json"))
-    assert isinstance(found, dict)
-    return found
-
-
-def _masked(value: object, name: str = "") -> object:
-    if isinstance(value, dict):
-        return {key: _masked(each, str(key)) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_masked(each, name) for each in value]
-    secret = name not in _NO_SECRETS and any(word in name.lower() for word in _SECRET_WORDS)
-    return "***" if secret and isinstance(value, str) and value else value

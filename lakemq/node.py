@@ -49,6 +49,7 @@ from lakemq.meta_service.server.member import MetaMember
 from lakemq.meta_service.server.tls import load_pem
 from lakemq.node_load import NodeLoad
 from lakemq.registration import Registration
+from lakemq.reloading import Reloads
 from lakemq.remote_meta import RemoteMeta
 from lakemq.telemetry.process import register_process_metrics
 from lakemq.telemetry.provider import Telemetry
@@ -85,6 +86,7 @@ class Node:
         """Done when the node can't go on. There once it has started."""
         self._now_ms = now_ms
         self._member: MetaMember | RemoteMeta
+        self.reloads: Reloads
         self._administration: NodeAdministration
         self._registration: Registration | None = None
         self._load: NodeLoad
@@ -104,6 +106,8 @@ class Node:
         self.plugins.load()
         for warning in check_together(self.config, self.plugins.enabled()):
             _log.warning("%s", warning)
+        self.reloads = Reloads(self.config, self.plugins, self._use)
+        self.reloads.observe(self.telemetry.meter("lakemq.node"))
         folder = DataFolder(self.data_dir, self.node_id)
         # Before the MetaService and the storage: both write below it, and two processes must not.
         folder.open()
@@ -328,6 +332,7 @@ class Node:
             control=self._member.control(),
             rules=self.security.rule_book,
             plugins=self.plugins,
+            configuration=self.reloads,
             telemetry=self.telemetry,
             addresses=self.addresses,
             listeners=self.listeners,
@@ -389,6 +394,18 @@ class Node:
             for address in listener.addresses()
         }
         return {**found, **self._member.addresses()}
+
+    def _use(self, before: Config, after: Config) -> None:
+        """Go on with another configuration, of which only what is `Reloadable` differs."""
+        self.config = after
+        if before.node.log_level != after.node.log_level:
+            logging.getLogger().setLevel(after.node.log_level.upper())
+        if before.security != after.security:
+            self.security.reconfigure(after.security)
+        if "broker" in after.node.roles:
+            self.broker.reconfigure(
+                after.topics, after.transactions, after.schedules, after.cluster
+            )
 
     async def stop(self) -> None:
         """Say goodbye to clients, flush, close. Safe to call after a failed start."""

@@ -5,10 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 
 READY = "READY=1"
 STOPPING = "STOPPING=1"
 _log = logging.getLogger(__name__)
+
+
+def reloading() -> str:
+    """The state in which the configuration is read again; `READY` ends it. systemd tells by the
+    time that the signal which it has just sent is meant (`Type=notify-reload`)."""
+    return f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}"
 
 
 def notify(state: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from lakemq.broker_core.api.settings import is_reloadable
 from lakemq.broker_core.configuration.config import SECTIONS, ConfigSource
 from lakemq.broker_core.configuration.config_words import models_in
 from lakemq.broker_core.plugin_host import PluginHost
@@ -29,6 +30,27 @@ check --config F` checks a file without starting anything, and tells all that is
   `[admin]`.
 - **Variables.** `LAKEMQ_NODE__DATA_DIR=/var/lib/lakemq` overrides `node.data_dir`: path in
   capitals, its parts joined by two underscores, the value as TOML has it (text needs no quotes).
+
+## Changes while a node runs
+
+Settings with `yes` under *reload* are used without a restart when the node reads its file again: on
+`SIGHUP` (`systemctl reload lakemq`), on `lakemq config reload [--node N]`, or by `POST
+/api/v1/nodes/{node}/reload`. All of the file is checked before, as by a start: a file that is wrong
+changes nothing, and the log, the command's error and the counter
+`lakemq.node.config.reloads{outcome="failed"}` tell of it. Else every reloadable setting that
+differs is used at once, no connection is closed, and the others are named as needing a restart, in
+the log, in the answer, and by the metric `lakemq.node.config.restart_pending`.
+
+- `lakemq config reload --dry-run` says what would change. `lakemq config diff` shows, for all
+  nodes, what is written otherwise than it is used; `lakemq config show` what is in use and where it
+  is from, `--effective` defaults included.
+- Defaults of topics hold for topics that are created later; those that are there keep theirs
+  (`lakemq topic alter`).
+- Bounds of one connection or stream hold for those that are opened later; a bound of many that is
+  lowered closes nothing that is there.
+- Variables are those that the process was started with, and come before the file as always.
+- TLS files, `rules_file`, password files and keys need no reload: they are read again when they
+  change. Other paths of them are settings, and need a restart.
 """
 
 
@@ -50,10 +72,10 @@ def _is_ours(model: type[BaseModel]) -> bool:
 
 def _section(name: str, model: type[BaseModel]) -> str:
     lines = [f"## `[{name}]`", "", " ".join((model.__doc__ or "").split()), ""]
-    lines += ["| setting | type | default | what it does |", "|---|---|---|---|"]
+    lines += ["| setting | type | default | reload | what it does |", "|---|---|---|---|---|"]
     nested: list[tuple[str, type[BaseModel]]] = []
     for field, info in model.model_fields.items():
-        lines.append(_row(field, info))
+        lines.append(_row(field, info, "yes | " if is_reloadable(info) else " | "))
         nested += [(field, inner) for inner in models_in(info.annotation)]
     for field, inner in nested:
         if [each for each, _ in nested].count(field) > 1:
@@ -66,7 +88,8 @@ def _section(name: str, model: type[BaseModel]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(name: str, info: FieldInfo) -> str:
+def _row(name: str, info: FieldInfo, reload: str = "") -> str:
+    """`reload`: a column that sections have, and entries of their lists have not."""
     text = " ".join((info.description or "").split()).replace("|", "\\|")
     default = (
         "(required)"
@@ -75,7 +98,7 @@ def _row(name: str, info: FieldInfo) -> str:
     )
     limits = ", ".join(_limits(info))
     kind = _type_name(info.annotation) + (f", {limits}" if limits else "")
-    return f"| `{name}` | {kind} | {default} | {text} |"
+    return f"| `{name}` | {kind} | {default} | {reload}{text} |"
 
 
 def _limits(info: FieldInfo) -> list[str]:

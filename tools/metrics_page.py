@@ -28,6 +28,7 @@ ATTRIBUTES: Final[dict[str, tuple[str, ...]]] = {
     "lakemq.native.queue.backlog": ("group", "topic"),
     "lakemq.native.queue.consumers": ("group", "topic"),
     "lakemq.native.queue.held": ("group", "topic"),
+    "lakemq.node.config.reloads": ("outcome",),
     "process.context_switches": ("process.context_switch.type",),
     "process.cpu.time": ("cpu.mode",),
     "process.paging.faults": ("system.paging.fault.type",),

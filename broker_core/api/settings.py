@@ -6,9 +6,29 @@ test.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+T = TypeVar("T")
+
+
+class _Mark:
+    """Its one instance, in the metadata of a field, says that a reload changes the setting."""
+
+
+_RELOADABLE: Final = _Mark()
+Reloadable = Annotated[T, _RELOADABLE]
+"""A setting that a running node can change: `retention_ms: Reloadable[int] = 0`. Who uses it is
+`Reconfigurable`; all other settings need a restart."""
+
+
+def is_reloadable(info: FieldInfo) -> bool:
+    """Whether the field is marked as `Reloadable`."""
+    return _RELOADABLE in info.metadata
+
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 """TCP port; 0 lets the system choose one."""
@@ -30,3 +50,18 @@ class PluginSettings(Section):
 
     enabled: bool = True
     """Whether the plugin is on."""
+
+
+@runtime_checkable
+class Reconfigurable(Protocol):
+    """What a plugin's hook returned (a listener, a storage engine, ...) and that takes its settings
+    while it runs."""
+
+    def reconfigure(self, settings: Any) -> Callable[[], None]:
+        """Check the plugin's section as it shall be from now on; the answer puts it into use.
+
+        `settings` is of the class that `register_settings` names. Only what is `Reloadable` in it
+        differs from what is in use. Nothing changes before the answer is called, which is when all
+        parts of the node have agreed; it must not fail. Both run on the event loop, which they do
+        not hold. Raises ConfigError: the node then stays as it is.
+        """

@@ -95,7 +95,7 @@ class SegmentRepairs:
         self._partitions = partitions
         self._peers = network.peers
         # As replicas that are far behind.
-        self._throttle = Bucket(settings.replication_max_bytes_per_s, _now_ms())
+        self.throttle = Bucket(settings.replication_max_bytes_per_s, _now_ms())
         self._under_way: dict[Place, asyncio.Task[bool]] = {}
         self._not_before_s: dict[Place, float] = {}
         self._told: dict[tuple[Place, Offset], str] = {}
@@ -178,13 +178,13 @@ class SegmentRepairs:
     async def _read(
         self, node: str, place: Place, offset: Offset, end: Offset
     ) -> tuple[bytes, Offset]:
-        await asyncio.sleep(self._throttle.pay(0, _now_ms()) / 1000)
+        await asyncio.sleep(self.throttle.pay(0, _now_ms()) / 1000)
         request = pb.ReadRequest(
             topic_id=bytes.fromhex(place.topic_id), partition=place.partition, offset=offset,
             end=end,
         )  # fmt: skip
         data = await self._peers.call(node, "Read", request.SerializeToString(), _CALL_S)
-        self._throttle.pay(len(data), _now_ms())
+        self.throttle.pay(len(data), _now_ms())
         try:
             answer = pb.ReadResponse.FromString(data)
             # The first one may begin below the offset: a log may start within a batch.

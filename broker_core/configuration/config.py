@@ -71,6 +71,17 @@ class ConfigSource:
             return True
         return bool(self._overrides(path))
 
+    def origin(self, path: tuple[str, ...], setting: str) -> str:
+        """Where a setting of the section `path` has its value from: `variable`, `file` or
+        `default`."""
+        if setting in self._overrides(path):
+            return "variable"
+        return "file" if self.has((*path, setting)) else "default"
+
+    def again(self) -> ConfigSource:
+        """The file as it is now. Raises ConfigError."""
+        return read_source(Path(self.file) if self.text or self.data else None, self.variables)
+
     def _overrides(self, path: tuple[str, ...]) -> dict[str, tuple[str, str]]:
         """Setting -> (variable, text) for one section."""
         prefix = ENV_PREFIX + "".join(f"{_env_name(part)}__" for part in path)
@@ -140,7 +151,12 @@ class Config:
 def load_config(path: Path | None, environment: Mapping[str, str]) -> Config:
     """Read, parse, validate. `path` None: defaults. Raises ConfigError with a line for each thing
     that is wrong."""
-    config, errors = checked_config(read_source(path, environment))
+    return load_source(read_source(path, environment))
+
+
+def load_source(source: ConfigSource) -> Config:
+    """Validate. Raises ConfigError likewise."""
+    config, errors = checked_config(source)
     if config is None:
         raise joined(errors)
     return config

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from lakemq.broker_core.api.settings import Port, Section, Unlimited
+from lakemq.broker_core.api.settings import Port, Reloadable, Section, Unlimited
 
 
 class NodeSettings(Section):
@@ -26,7 +26,7 @@ class NodeSettings(Section):
     MetaService's ports and the HTTP admin, and plugins open none."""
     host: str = "127.0.0.1"
     """Address that listeners bind to where their own section names none."""
-    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+    log_level: Reloadable[Literal["debug", "info", "warning", "error"]] = "warning"
     """How much the node says on standard error."""
     event_loop: Literal["auto", "uvloop", "asyncio"] = "auto"
     """What drives the sockets; `auto`: uvloop where it is installed, else asyncio's own."""
@@ -47,13 +47,13 @@ class ClusterSettings(Section):
     """TCP port on which brokers talk to each other."""
     advertise: str = ""
     """`host:port` under which other brokers reach this one; empty: the host and port above."""
-    replica_lag_max_ms: int = Field(default=5_000, ge=100)
+    replica_lag_max_ms: Reloadable[int] = Field(default=5_000, ge=100)
     """A replica that has not caught up with its leader for so long leaves the in-sync replicas
     (ms)."""
-    replication_max_bytes_per_s: int = Field(default=50_000_000, ge=1_000)
+    replication_max_bytes_per_s: Reloadable[int] = Field(default=50_000_000, ge=1_000)
     """What replicas that catch up may take of this node's network and disk, in and out each
     (bytes/s). Replicas that are in sync are not held back."""
-    ack_wait_ms: int = Field(default=10_000, ge=100)
+    ack_wait_ms: Reloadable[int] = Field(default=10_000, ge=100)
     """How long a record waits for its partition's leader, or for enough in-sync replicas, before
     its publisher is told that it was not acknowledged (ms)."""
 
@@ -61,35 +61,37 @@ class ClusterSettings(Section):
 class TopicSettings(Section):
     """Defaults for topics created without these settings."""
 
-    partitions: int = Field(default=1, ge=1, le=10_000)
+    partitions: Reloadable[int] = Field(default=1, ge=1, le=10_000)
     """Number of partitions."""
-    replication: int = Field(default=1, ge=1, le=32)
+    replication: Reloadable[int] = Field(default=1, ge=1, le=32)
     """Replicas of each partition, on as many nodes; fewer where there are fewer nodes."""
-    min_in_sync: int = Field(default=0, ge=0, le=32)
+    min_in_sync: Reloadable[int] = Field(default=0, ge=0, le=32)
     """Replicas that must be in sync for records to be acknowledged as replicated; 0: 2 with 3
     replicas or more, else 1."""
-    segment_max_bytes: int = Field(default=256 * 1024 * 1024, ge=4096)
+    segment_max_bytes: Reloadable[int] = Field(default=256 * 1024 * 1024, ge=4096)
     """Size at which a segment is rolled (bytes)."""
-    segment_age_max_ms: int = Field(default=24 * 60 * 60 * 1000, ge=1000)
+    segment_age_max_ms: Reloadable[int] = Field(default=24 * 60 * 60 * 1000, ge=1000)
     """Age at which a segment is rolled (ms)."""
-    retention_bytes: Unlimited = Field(default=-1, ge=-1)
+    retention_bytes: Reloadable[Unlimited] = Field(default=-1, ge=-1)
     """Size up to which a partition is kept (bytes); -1 or "none": without limit."""
-    retention_ms: Unlimited = Field(default=7 * 24 * 60 * 60 * 1000, ge=-1)
+    retention_ms: Reloadable[Unlimited] = Field(default=7 * 24 * 60 * 60 * 1000, ge=-1)
     """Age up to which records are kept (ms); -1 or "none": for ever. Whole segments go: their age
     counts from when they are full, or `segment_age_max_ms` old."""
-    retention_by: Literal["append", "record"] = "append"
+    retention_by: Reloadable[Literal["append", "record"]] = "append"
     """Since when a record has its age: `append`, by the broker's clock; `record`, by the timestamp
     that its producer gave: records older than `retention_ms` then go as soon as their segment is
     sealed."""
-    cleanup: Literal["delete", "compact", "compact,delete"] = "delete"
+    cleanup: Reloadable[Literal["delete", "compact", "compact,delete"]] = "delete"
     """`delete` obeys retention; `compact` keeps the latest value of every key."""
-    tombstone_retention_ms: int = Field(default=24 * 60 * 60 * 1000, ge=0)
+    tombstone_retention_ms: Reloadable[int] = Field(default=24 * 60 * 60 * 1000, ge=0)
     """How long a record with a null value outlives compaction (ms)."""
-    compression: Literal["producer", "none", "lz4", "zstd"] = "producer"
+    compression: Reloadable[Literal["producer", "none", "lz4", "zstd"]] = "producer"
     """Compression of stored batches; `producer`: as they come."""
-    batch_max_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)
+    batch_max_bytes: Reloadable[int] = Field(
+        default=16 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024
+    )
     """Largest record batch accepted (bytes)."""
-    timestamp_ahead_max_ms: Unlimited = Field(default=24 * 60 * 60 * 1000, ge=-1)
+    timestamp_ahead_max_ms: Reloadable[Unlimited] = Field(default=24 * 60 * 60 * 1000, ge=-1)
     """How far a record's timestamp may be ahead of the broker's clock (ms); -1 or "none": any.
     Records from before 1970 are never taken."""
 
@@ -97,39 +99,39 @@ class TopicSettings(Section):
 class TransactionSettings(Section):
     """Staged batches and transactions."""
 
-    staged_max_bytes: int = Field(default=4 * 1024 * 1024 * 1024, ge=1024 * 1024)
+    staged_max_bytes: Reloadable[int] = Field(default=4 * 1024 * 1024 * 1024, ge=1024 * 1024)
     """Batches that are staged and not committed, of all sinks and transactions together (bytes)."""
-    owner_max_bytes: int = Field(default=2 * 1024 * 1024 * 1024, ge=1024 * 1024)
+    owner_max_bytes: Reloadable[int] = Field(default=2 * 1024 * 1024 * 1024, ge=1024 * 1024)
     """The same for one sink or transactional id (bytes)."""
-    owner_batches_max: int = Field(default=100_000, ge=1, le=10_000_000)
+    owner_batches_max: Reloadable[int] = Field(default=100_000, ge=1, le=10_000_000)
     """Batches that one sink or transactional id may have staged."""
     owners_max: int = Field(default=10_000, ge=1)
     """Sinks and transactional ids that are known at a time."""
     user_share_max: float = Field(default=0.5, gt=0, le=1)
     """Share of `owners_max` that one user may take up; 1: everything. Anonymous clients count as
     one user, which may have everything until a user with a name comes."""
-    sink_timeout_ms: int = Field(default=60 * 60 * 1000, ge=1000)
+    sink_timeout_ms: Reloadable[int] = Field(default=60 * 60 * 1000, ge=1000)
     """What a sink has staged is forgotten when nothing was added to it for so long (ms)."""
-    transaction_timeout_ms: int = Field(default=60_000, ge=100)
+    transaction_timeout_ms: Reloadable[int] = Field(default=60_000, ge=100)
     """The same for a transaction that asks for no other time (ms)."""
-    timeout_max_ms: int = Field(default=24 * 60 * 60 * 1000, ge=1000)
+    timeout_max_ms: Reloadable[int] = Field(default=24 * 60 * 60 * 1000, ge=1000)
     """Longest time that a client may ask for (ms)."""
-    transaction_expiry_ms: int = Field(default=7 * 24 * 60 * 60 * 1000, ge=60_000)
+    transaction_expiry_ms: Reloadable[int] = Field(default=7 * 24 * 60 * 60 * 1000, ge=60_000)
     """A transactional id that is not used for so long is forgotten (ms); sinks never are."""
-    commit_wait_ms: int = Field(default=10_000, ge=100)
+    commit_wait_ms: Reloadable[int] = Field(default=10_000, ge=100)
     """A commit is answered after this time at the latest, applied or not: it is decided (ms)."""
 
 
 class ScheduleSettings(Section):
     """Records that are delivered later."""
 
-    batches_max: int = Field(default=100_000, ge=1, le=10_000_000)
+    batches_max: Reloadable[int] = Field(default=100_000, ge=1, le=10_000_000)
     """Batches that may wait for their time; a record that is sent alone is a batch."""
-    bytes_max: int = Field(default=1024 * 1024 * 1024, ge=1024 * 1024)
+    bytes_max: Reloadable[int] = Field(default=1024 * 1024 * 1024, ge=1024 * 1024)
     """The same in bytes."""
-    horizon_ms: int = Field(default=366 * 24 * 60 * 60 * 1000, ge=1000)
+    horizon_ms: Reloadable[int] = Field(default=366 * 24 * 60 * 60 * 1000, ge=1000)
     """How far ahead a record may be scheduled (ms)."""
-    remembered_ms: int = Field(default=10 * 60 * 1000, ge=1000)
+    remembered_ms: Reloadable[int] = Field(default=10 * 60 * 1000, ge=1000)
     """How long the id of a delivered or cancelled record is remembered, so that a repeated request
     does not schedule it again (ms)."""
 

@@ -130,7 +130,7 @@ class PartitionLeader:
         """First offset of this epoch."""
         self._broker_epoch = broker_epoch
         self._log = log
-        self._lag_max_s = lag_max_s
+        self.lag_max_s = lag_max_s
         self._durable_end = log.durable_end
         self._wish: InSyncWish | None = None
         self._maybe_added: frozenset[str] = frozenset()
@@ -384,7 +384,7 @@ class PartitionLeader:
         if follower.full:
             return True
         behind = follower.durable < self._durable_end or follower.durable < 0
-        return behind and now_s - follower.goal_s > self._lag_max_s
+        return behind and now_s - follower.goal_s > self.lag_max_s
 
     def can_hand_over(self) -> bool:
         """Whether another in-sync replica could lead: it was heard in this epoch and has room. One

@@ -71,8 +71,8 @@ class Replication:
         self._context = LeaderContext(
             self.changes, registered, now_s, self._cannot_write, holds_lease, is_full
         )
-        throttle = Bucket(bytes_per_s, int(now_s() * 1000))
-        self._leaders = Leaders(self.leading, self._deposed, throttle, now_s)
+        self._throttle = Bucket(bytes_per_s, int(now_s() * 1000))
+        self._leaders = Leaders(self.leading, self._deposed, self._throttle, now_s)
         self._leading: dict[Place, LeadingPartition] = {}
         self._following: dict[Place, FollowingPartition] = {}
         self._fetchers: dict[str, Fetcher] = {}
@@ -80,6 +80,13 @@ class Replication:
         self._ticking: asyncio.Task[None] | None = None
         self._bytes_in = self._bytes_out = 0
         """Of streams that have ended."""
+
+    def limit(self, lag_max_s: float, bytes_per_s: int) -> None:
+        """Other bounds from now on, also for what is led already."""
+        self._lag_max_s = lag_max_s
+        for leading in self._leading.values():
+            leading.core.lag_max_s = lag_max_s
+        self._throttle.per_second = bytes_per_s
 
     # -- life
 

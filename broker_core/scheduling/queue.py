@@ -54,7 +54,7 @@ class ScheduleQueue:
     """All schedules of this node that have not been delivered."""
 
     def __init__(self, limits: ScheduleLimits) -> None:
-        self._limits = limits
+        self.limits = limits
         self._queues: defaultdict[int, DueQueue[PendingSchedule]] = defaultdict(DueQueue)
         """By partition of the topic of schedules."""
         self._done: dict[int, OrderedDict[str, int]] = {}
@@ -75,7 +75,7 @@ class ScheduleQueue:
 
     def check(self, schedule_id: str, deliver_at_ms: int, size_bytes: int, now_ms: int) -> None:
         """Raises InvalidRequest, StagingFull."""
-        limits = self._limits
+        limits = self.limits
         if not 1 <= len(schedule_id.encode()) <= ID_MAX_BYTES or not schedule_id.isprintable():
             raise InvalidRequest(
                 f"schedule_id is {schedule_id[:100]!r}; it takes 1 to {ID_MAX_BYTES} printable "

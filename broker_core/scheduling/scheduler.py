@@ -72,16 +72,19 @@ class Scheduler:
         self.counters = ScheduleCounters()
         self.now_ms = now_ms
         self._broker = broker
-        self._settings = settings
         self._states = OwnerStates(broker)
         self._log = ScheduleLog(broker)
         self._participants = Participants()
-        self._queue = ScheduleQueue(
-            ScheduleLimits(settings.batches_max, settings.bytes_max, settings.horizon_ms)
-        )
+        self._queue = ScheduleQueue(_limits(settings))
+        self._remembered_ms = settings.remembered_ms
         self._owned = [OwnerRuntime(OwnerState()) for _ in range(PARTITIONS)]
         self._wake = [asyncio.Event() for _ in range(PARTITIONS)]
         self._tasks: list[asyncio.Task[None]] = []
+
+    def reconfigure(self, settings: ScheduleSettings) -> None:
+        """Bounds of what is scheduled from now on."""
+        self._queue.limits = _limits(settings)
+        self._remembered_ms = settings.remembered_ms
 
     # -- life
 
@@ -375,6 +378,10 @@ class Scheduler:
 
     async def _delete_ended(self, number: int) -> None:
         """Ids that ended long ago need not be remembered."""
-        gone = self._queue.expire_ended(number, self.now_ms() - self._settings.remembered_ms)
+        gone = self._queue.expire_ended(number, self.now_ms() - self._remembered_ms)
         if gone:
             await self._log.delete(number, gone)
+
+
+def _limits(settings: ScheduleSettings) -> ScheduleLimits:
+    return ScheduleLimits(settings.batches_max, settings.bytes_max, settings.horizon_ms)

@@ -72,8 +72,8 @@ class Security:
             HttpAuthorizer(each, now_ms, self.rule_book.is_admin) for each in settings.authorizers
         ]
         self._callbacks += self.http_authorizers
-        self._written_quotas = {each.who: each.limits() for each in settings.quotas}
-        self.quotas = Quotas(self._written_quotas)
+        self._kept_quotas: Mapping[str, Quota] = {}
+        self.quotas = Quotas({each.who: each.limits() for each in settings.quotas})
         self._kept = (
             CopiedAccess(meta, self.rule_book.replace, self._take_quotas)
             if meta is not None
@@ -85,13 +85,14 @@ class Security:
             if self._kept is not None or not isinstance(each, UsersSettings)
         ]
         self._scram_mechanisms = self._scram()
+        self._session_tokens = self._tokens(folder)
         self.access = Access(
             [*authenticators, *own],
             [*authorizers, *self.http_authorizers, self.rule_book],
             [*mechanisms, *self._scram_mechanisms],
             anonymous=settings.anonymous,
             attempts=self.attempts,
-            tokens=self._tokens(folder),
+            tokens=self._session_tokens,
             quotas=self.quotas,
             now_ms=now_ms,
             dummy_verify=self._dummy_verify,
@@ -138,7 +139,18 @@ class Security:
             await self.checker.check(None, password, peer_of(credentials.peer_host))
 
     def _take_quotas(self, kept: Mapping[str, Quota]) -> None:
-        self.quotas.replace({**self._written_quotas, **limits_of(kept)})
+        self._kept_quotas = kept
+        written = {each.who: each.limits() for each in self._settings.quotas}
+        self.quotas.replace({**written, **limits_of(kept)})
+
+    def reconfigure(self, settings: SecuritySettings) -> None:
+        """Use what is `Reloadable` in them. Who is logged in stays so, and obeys the new rules."""
+        self._settings = settings
+        self.attempts.rules = settings.attempt_rules()
+        self.rule_book.reconfigure(settings)
+        self._take_quotas(self._kept_quotas)
+        if self._session_tokens is not None:
+            self._session_tokens.lifetime_ms = settings.token_lifetime_ms
 
     def _is_withdrawn(self, principal: Principal) -> bool:
         """Whether each source of users that made the principal has withdrawn it since."""

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from lakemq.broker_core.api.access import Rule
-from lakemq.broker_core.api.settings import Section, Unlimited
+from lakemq.broker_core.api.settings import Reloadable, Section, Unlimited
 from lakemq.broker_core.security.authn.attempts import AttemptRules
 from lakemq.broker_core.security.authz.rules import check_rule
 from lakemq.broker_core.security.quotas import Limits
@@ -258,17 +258,17 @@ class SecuritySettings(Section):
     The first that says yes or no decides."""
     scram: bool = True
     """Whether SCRAM-SHA-256 and -512 are offered, for users whose keys are kept."""
-    admins: list[str] = Field(default_factory=list)
+    admins: Reloadable[list[str]] = Field(default_factory=list)
     """`user:<name>` or `role:<name>`: they may do everything, whatever the rules."""
-    rules: list[RuleSettings] = Field(default_factory=list)
+    rules: Reloadable[list[RuleSettings]] = Field(default_factory=list)
     """Who may do what, together with `rules_file` and the rules that the MetaService keeps
     (`lakemq acl`)."""
     rules_file: str = ""
     """TOML file with more `[[rules]]`. It is read again when it changes."""
-    unmatched: Literal["", "allow", "deny"] = ""
+    unmatched: Reloadable[Literal["", "allow", "deny"]] = ""
     """What holds for what no rule is about; empty: `deny` where `rules` or `rules_file` is written,
     else `allow`."""
-    quotas: list[QuotaSettings] = Field(default_factory=list)
+    quotas: Reloadable[list[QuotaSettings]] = Field(default_factory=list)
     """How much a principal may use, together with the quotas that the MetaService keeps (`lakemq
     quota`), which hold where both are about the same."""
     password_threads: int = Field(default=2, ge=1, le=64)
@@ -276,18 +276,18 @@ class SecuritySettings(Section):
     passwords_waiting_max: int = Field(default=1_000, ge=1)
     """Logins that may wait for them, addresses in turn. Where there are more, the newest of the
     address that has most is told to try again."""
-    failures_max: int = Field(default=5, ge=0)
+    failures_max: Reloadable[int] = Field(default=5, ge=0)
     """Wrong passwords for one user from one address before it has to wait; 0: never."""
-    failures_per_host_max: int = Field(default=50, ge=0)
+    failures_per_host_max: Reloadable[int] = Field(default=50, ge=0)
     """The same for all users of one address; 0: never."""
-    lockout_ms: int = Field(default=1_000, ge=1)
+    lockout_ms: Reloadable[int] = Field(default=1_000, ge=1)
     """First wait, doubled by each further failure (ms)."""
-    lockout_max_ms: int = Field(default=60_000, ge=1)
+    lockout_max_ms: Reloadable[int] = Field(default=60_000, ge=1)
     """Longest wait (ms)."""
     audit_retention_ms: Unlimited = Field(default=90 * 24 * 3_600_000, ge=-1)
     """How long the audit log (topic `__audit`) keeps what operators changed (ms); -1 or "none": for
     ever."""
-    token_lifetime_ms: int = Field(default=3_600_000, ge=10_000)
+    token_lifetime_ms: Reloadable[int] = Field(default=3_600_000, ge=10_000)
     """How long a token holds that a native client gets for a SCRAM exchange (ms)."""
 
     @field_validator("admins")

@@ -99,11 +99,7 @@ class TransactionCoordinator:
         self._steady_ms = steady_ms
         self._states = OwnerStates(broker)
         self._batches = StagedBatches(broker)
-        self._staged = StagedTable(
-            StagingLimits(
-                settings.owner_max_bytes, settings.staged_max_bytes, settings.owner_batches_max
-            )
-        )
+        self._staged = StagedTable(_limits(settings))
         self._owners: dict[Owner, OwnerRuntime] = {}
         self._shares = NameShares(
             "sinks and transactional ids",
@@ -115,6 +111,11 @@ class TransactionCoordinator:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticked_ms: int | None = None
         self._freed_at = -1
+
+    def reconfigure(self, settings: TransactionSettings) -> None:
+        """Bounds and time-outs from now on."""
+        self._settings = settings
+        self._staged.limits = _limits(settings)
 
     # -- life
 
@@ -508,3 +509,9 @@ def _retrieve_exception(done: asyncio.Future[Any]) -> None:
     """Mark the exception as retrieved: the caller may be gone, and asyncio would log it."""
     if not done.cancelled():
         done.exception()
+
+
+def _limits(settings: TransactionSettings) -> StagingLimits:
+    return StagingLimits(
+        settings.owner_max_bytes, settings.staged_max_bytes, settings.owner_batches_max
+    )

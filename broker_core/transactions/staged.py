@@ -92,7 +92,7 @@ class StagedTable:
         self.total_bytes = 0
         self.dropped = 0
         """Batches that were dropped so far."""
-        self._limits = limits
+        self.limits = limits
         self._owners: dict[Owner, _StagedOfOwner] = {}
 
     def size_of(self, owner: Owner) -> tuple[int, int]:
@@ -127,7 +127,7 @@ class StagedTable:
     def check_room(self, owner: Owner, size_bytes: int) -> None:
         """Raises StagingFull."""
         batches, owned_bytes = self.size_of(owner)
-        limits = self._limits
+        limits = self.limits
         if owned_bytes + size_bytes > limits.owner_max_bytes:
             raise StagingFull(
                 f"{owner} has {owned_bytes} bytes staged; the limit is {limits.owner_max_bytes}"

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -36,9 +36,13 @@ from lakemq.cli.partition_commands import partition
 from lakemq.cli.quota_commands import quota
 from lakemq.cli.user_commands import user
 from lakemq.runtime import loop_factory, settle
-from lakemq.service_manager import READY, STOPPING, notify
+from lakemq.service_manager import READY, STOPPING, notify, reloading
 from lakemq.spark_plugin.cli.commands import commands as spark_commands
 
+if TYPE_CHECKING:
+    from lakemq.node import Node
+
+_log = logging.getLogger(__name__)
 app = typer.Typer(
     name="lakemq",
     no_args_is_help=True,
@@ -110,12 +114,16 @@ async def _run(config: Config) -> None:
     from lakemq.node import Node
 
     node = Node(config)
-    stop = asyncio.Event()
+    stop, hangup = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         # Before the start, so that a signal during recovery ends the node in order.
         loop.add_signal_handler(number, stop.set)
+    # Also before: a node that starts reads the file again when it is ready, one that stops does
+    # not, and SIGHUP ends neither.
+    loop.add_signal_handler(signal.SIGHUP, hangup.set)
     await node.start()
+    following = loop.create_task(_reload_at(hangup, node))
     try:
         addresses = node.addresses()
         settle()
@@ -131,8 +139,25 @@ async def _run(config: Config) -> None:
         if node.failed.done():
             raise LakeMQError(f"the node stops: {node.failed.result()}")
     finally:
+        following.cancel()
         notify(STOPPING)
         await node.stop()
+
+
+async def _reload_at(hangup: asyncio.Event, node: Node) -> None:
+    """Read the configuration again whenever `hangup` is set."""
+    while True:
+        await hangup.wait()
+        hangup.clear()
+        notify(reloading())
+        try:
+            await node.reloads.reload()
+        except LakeMQError:
+            pass  # it is in the log, and the node goes on as it was
+        except Exception:
+            _log.exception("the configuration was not reloaded")
+        finally:
+            notify(READY)
 
 
 @plugin_app.command("list")

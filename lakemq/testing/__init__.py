@@ -20,6 +20,7 @@ pytest.register_assert_rewrite(
     "lakemq.testing.cluster",
     "lakemq.testing.interceptor",
     "lakemq.testing.listener",
+    "lakemq.testing.reconfigurable",
     "lakemq.testing.replica",
     "lakemq.testing.storage",
 )
@@ -32,12 +33,13 @@ from lakemq.testing.cluster import Cluster  # noqa: E402
 from lakemq.testing.history import History, Seen  # noqa: E402
 from lakemq.testing.interceptor import InterceptorContract  # noqa: E402
 from lakemq.testing.listener import ListenerContract, MakeListener  # noqa: E402
+from lakemq.testing.reconfigurable import InUse, ReconfigurableContract  # noqa: E402
 from lakemq.testing.replica import ReplicaContract  # noqa: E402
 from lakemq.testing.storage import MakeStorage, StorageContract  # noqa: E402
 
 __all__ = [
-    "AuthenticatorContract", "AuthorizerContract", "Cluster", "FakeClock", "History",
+    "AuthenticatorContract", "AuthorizerContract", "Cluster", "FakeClock", "History", "InUse",
     "InterceptorContract", "ListenerContract", "MakeListener", "MakeStorage", "Question",
-    "ReplicaContract", "RunningBroker", "Seen", "StorageContract", "plugin_context",
-    "running_broker",
+    "ReconfigurableContract", "ReplicaContract", "RunningBroker", "Seen", "StorageContract",
+    "plugin_context", "running_broker",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from lakemq.broker_core.api.settings import PluginSettings, Port
+from lakemq.broker_core.api.settings import PluginSettings, Port, Reloadable
 
 
 class AdminSettings(PluginSettings):
@@ -23,7 +23,7 @@ class AdminSettings(PluginSettings):
     """File with the certificate's private key (PEM)."""
     insecure: bool = False
     """Take a `host` that other machines reach without TLS: passwords would travel in plain text."""
-    hosts: list[str] = Field(default_factory=list)
+    hosts: Reloadable[list[str]] = Field(default_factory=list)
     """DNS names (of a `Host` header, without a port) under which callers without a login are
     answered; `localhost` and IP addresses always are. Others may be a web page's."""
     connections_max: int = Field(default=256, ge=4)

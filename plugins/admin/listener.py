@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
@@ -75,6 +76,10 @@ class AdminListener:
         if settings.dashboard:
             self._dashboard = DashboardChild(arguments_of(settings, self.addresses()[0]))
             self._dashboard.start()
+
+    def reconfigure(self, settings: AdminSettings) -> Callable[[], None]:
+        """See `Reconfigurable`."""
+        return lambda: self._access.allow(settings.hosts)
 
     def _answered(self, request: web.BaseRequest, authenticated: bool) -> None:
         if self._connections is not None:

@@ -355,6 +355,17 @@ class JournalStorage:
         """See the port."""
         return self._flusher or nullcontext()
 
+    def reconfigure(self, settings: JournalSettings) -> Callable[[], None]:
+        """See `Reconfigurable`."""
+
+        def apply() -> None:
+            self.settings = settings
+            self._share_tails()
+            if self._maintenance is not None:
+                self._maintenance.reconfigure(settings)
+
+        return apply
+
     async def configure_topic(self, topic: TopicInfo) -> None:
         """Obey a changed topic config from now on."""
         for (topic_id, _), log in self._logs.items():

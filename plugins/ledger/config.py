@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from lakemq.broker_core.api.settings import PluginSettings
+from lakemq.broker_core.api.settings import PluginSettings, Reloadable
 
 
 class LedgerSettings(PluginSettings):
     """`[plugins.ledger]`. Topics ask for a ledger by their setting `ledger`."""
 
-    look_ms: int = Field(default=500, ge=10, le=60_000)
+    look_ms: Reloadable[int] = Field(default=500, ge=10, le=60_000)
     """How often new records of such topics are counted (ms)."""
-    checkpoint_ms: int = Field(default=10_000, ge=10, le=3_600_000)
+    checkpoint_ms: Reloadable[int] = Field(default=10_000, ge=10, le=3_600_000)
     """How often the counts are stored (ms); after a crash what came since is counted again from the
     journal."""
     devices_max: int = Field(default=10_000, ge=1, le=1_000_000)

@@ -70,7 +70,7 @@ class LedgerKeeper:
         self.failures = 0
         """Turns that ended with an error, like a full disk; they are tried again."""
         self._broker = broker
-        self._settings = settings
+        self.settings = settings
         self._now_s = now_s or (lambda: asyncio.get_running_loop().time())
         self._state = StateTopic(broker, LEDGER_TOPIC)
         self._ledgers: dict[tuple[str, int], Ledger] = {}
@@ -99,7 +99,7 @@ class LedgerKeeper:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.look_ms / 1000)
+            await asyncio.sleep(self.settings.look_ms / 1000)
             await self.look()
 
     # -- what is kept
@@ -142,7 +142,7 @@ class LedgerKeeper:
                 rule = self._rule(text)
                 if rule is None or stored_rule(value) != text:
                     return False
-                table = DeviceTable(rule, text, self._settings.devices_max)
+                table = DeviceTable(rule, text, self.settings.devices_max)
                 table.restore_head(value)
                 self._heads[place] = value
                 self._ledgers[place] = Ledger(topic, topic_id, place[1], table)
@@ -214,7 +214,7 @@ class LedgerKeeper:
         place = topic_id, number
         ledger = self._ledgers.get(place)
         if ledger is None:
-            table = DeviceTable(rule, text, self._settings.devices_max)
+            table = DeviceTable(rule, text, self.settings.devices_max)
             table.position = log.high_watermark if rule.from_latest else log.log_start_offset
             ledger = Ledger(topic, topic_id, number, table)
             # Stored at once: where counting began is never decided again.
@@ -222,7 +222,7 @@ class LedgerKeeper:
             self._ledgers[place] = ledger
         await self._count(ledger, log)
         waited_s = self._now_s() - self._stored_s.get(place, 0.0)
-        if waited_s >= self._settings.checkpoint_ms / 1000:
+        if waited_s >= self.settings.checkpoint_ms / 1000:
             await self._store(ledger)
 
     async def _count(self, ledger: Ledger, log: PartitionLog) -> None:

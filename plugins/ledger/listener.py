@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
@@ -29,6 +29,14 @@ class LedgerService:
     def admin_routes(self) -> Sequence[AnyRoute]:
         """The lists of `/api/v1/ledger`."""
         return self._routes.routes()
+
+    def reconfigure(self, settings: LedgerSettings) -> Callable[[], None]:
+        """See `Reconfigurable`."""
+
+        def apply() -> None:
+            self.keeper.settings = settings
+
+        return apply
 
     async def start(self) -> None:
         """Take up what was counted before. Raises StartupError."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from lakemq.broker_core.api.settings import PluginSettings, Port, Section, Unlimited
+from lakemq.broker_core.api.settings import PluginSettings, Port, Reloadable, Section, Unlimited
 from lakemq.broker_core.api.state.internal_topics import users_topic
 from lakemq.broker_core.api.types import TopicConfig
 from lakemq.plugins.mqtt.routing.bans import BanRules
@@ -209,33 +209,35 @@ class MqttSettings(PluginSettings):
     topic_levels_max: int = Field(default=LEVELS_MAX, ge=8, le=65_536)
     """Most levels of a topic name or filter. A publish beyond it is refused (0x90), a subscription
     too (0x8F)."""
-    connections_max: int = Field(default=100_000, ge=1)
+    connections_max: Reloadable[int] = Field(default=100_000, ge=1)
     """Most network connections at once."""
-    peer_connections_max: int = Field(default=0, ge=0)
+    peer_connections_max: Reloadable[int] = Field(default=0, ge=0)
     """Most connections of one address (IPv6: one /64) to each listener; behind a proxy, of the
     address that it tells. 0: without a bound of its own."""
-    unauthenticated_max: int = Field(default=1000, ge=1)
+    unauthenticated_max: Reloadable[int] = Field(default=1000, ge=1)
     """Most connections to each listener that are not let in yet, and no more than half of its
     `connections_max`. Others wait in the system's queue until there is room."""
-    unauthenticated_peer_max: int = Field(default=500, ge=0)
+    unauthenticated_peer_max: Reloadable[int] = Field(default=500, ge=0)
     """Most of them from one address; beyond, they are closed at once. 0: without a bound of its
     own."""
-    unauthenticated_memory_max_bytes: int = Field(default=32 * 1024 * 1024, ge=2 * 1024 * 1024)
+    unauthenticated_memory_max_bytes: Reloadable[int] = Field(
+        default=32 * 1024 * 1024, ge=2 * 1024 * 1024
+    )
     """Most memory that they may take at each listener: half of it for the connections themselves
     (about 8 KiB each, 56 KiB with TLS, 320 KiB with TLS where uvloop is not used), half for what
     they sent; when that is full, who sent most is dropped."""
-    sessions_max: int = Field(default=1_000_000, ge=1)
+    sessions_max: Reloadable[int] = Field(default=1_000_000, ge=1)
     """Most sessions, connected or not."""
     client_id_max_bytes: int = Field(default=256, ge=23, le=65_535)
     """Longest client identifier (bytes)."""
-    keep_alive_max_s: int = Field(default=0, ge=0, le=65_535)
+    keep_alive_max_s: Reloadable[int] = Field(default=0, ge=0, le=65_535)
     """Longest keep-alive interval granted to MQTT 5 clients (s); 0: whatever they ask."""
     connect_timeout_ms: int = Field(default=10_000, ge=100)
     """Time from accepting a connection to its CONNECT (ms)."""
-    session_expiry_max_s: int = Field(default=7 * 24 * 3600, ge=0, le=_LONGEST_S)
+    session_expiry_max_s: Reloadable[int] = Field(default=7 * 24 * 3600, ge=0, le=_LONGEST_S)
     """Longest time a session outlives its connection (s); 4294967295: for ever. Sessions of 3.1.1
     clients that are not clean get this."""
-    session_of_another_user: Literal["refuse", "replace"] = "refuse"
+    session_of_another_user: Reloadable[Literal["refuse", "replace"]] = "refuse"
     """What becomes of a client whose client id has a session, connected or kept, of another user:
     it is refused (0x87, before MQTT 5 return code 5), or that session ends and it gets a new one.
     Anonymous clients count as one user."""
@@ -246,7 +248,7 @@ class MqttSettings(PluginSettings):
     durable: bool = True
     """Whether sessions that outlive their connection, what waits for them, and retained messages
     survive a crash of the broker."""
-    checkpoint_ms: int = Field(default=5_000, ge=100)
+    checkpoint_ms: Reloadable[int] = Field(default=5_000, ge=100)
     """How often is kept what clients acknowledged and what is retained (ms). After a crash, what
     was acknowledged since is delivered again."""
     checkpoint_records: int = Field(default=200_000, ge=1000)
@@ -262,15 +264,15 @@ class MqttSettings(PluginSettings):
     """Most topic aliases that a client may set."""
     sent_topic_alias_max: int = Field(default=32, ge=0, le=65_535)
     """Most topic aliases that the broker sets for one client, if the client takes them."""
-    subscriptions_max: int = Field(default=10_000, ge=1)
+    subscriptions_max: Reloadable[int] = Field(default=10_000, ge=1)
     """Most subscriptions of one session."""
-    replays_max: int = Field(default=1000, ge=0)
+    replays_max: Reloadable[int] = Field(default=1000, ge=0)
     """Most subscriptions of connected clients that read history (`$replay/...`) at once."""
-    delayed_max_s: int = Field(default=4_294_967, ge=0)
+    delayed_max_s: Reloadable[int] = Field(default=4_294_967, ge=0)
     """Longest delay of a publish to `$delayed/<seconds>/...` (s); longer ones are refused."""
-    delayed_count_max: int = Field(default=100_000, ge=0)
+    delayed_count_max: Reloadable[int] = Field(default=100_000, ge=0)
     """Most publishes that are delayed at once."""
-    delayed_max_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
+    delayed_max_bytes: Reloadable[int] = Field(default=64 * 1024 * 1024, ge=0)
     """Most bytes of them; they are held in memory beside the journal."""
     shared_strategy: Literal[
         "round_robin", "random", "sticky", "hash_client", "hash_topic", "least_inflight"
@@ -287,55 +289,57 @@ class MqttSettings(PluginSettings):
     older ones are dropped when it is their turn. 0: without limit."""
     queue_full: Literal["drop_oldest", "drop_newest", "disconnect"] = "drop_oldest"
     """What happens when a session's queue is full."""
-    retained_count_max: int = Field(default=100_000, ge=0)
+    retained_count_max: Reloadable[int] = Field(default=100_000, ge=0)
     """Most retained messages."""
-    retained_max_bytes: int = Field(default=256 * 1024 * 1024, ge=0)
+    retained_max_bytes: Reloadable[int] = Field(default=256 * 1024 * 1024, ge=0)
     """Most bytes of retained messages."""
     write_buffer_max_bytes: int = Field(default=4 * 1024 * 1024, ge=4096)
     """Bytes waiting for one socket above which its client counts as slow: QoS 0 is dropped, QoS 1
     and 2 wait in its session's queue."""
-    appends_inflight_max: int = Field(default=10_000, ge=1)
+    appends_inflight_max: Reloadable[int] = Field(default=10_000, ge=1)
     """Publishes of one connection being stored above which nothing more is read from it."""
-    appends_inflight_max_bytes: int = Field(default=8 * 1024 * 1024, ge=1024)
+    appends_inflight_max_bytes: Reloadable[int] = Field(default=8 * 1024 * 1024, ge=1024)
     """The same in bytes."""
-    publishes_max_per_s: int = Field(default=0, ge=0)
+    publishes_max_per_s: Reloadable[int] = Field(default=0, ge=0)
     """Publishes a second of one connection above which it is read more slowly; 0: no limit."""
-    bytes_max_per_s: int = Field(default=0, ge=0)
+    bytes_max_per_s: Reloadable[int] = Field(default=0, ge=0)
     """The same in bytes."""
-    banned_client_ids: list[str] = Field(default_factory=list)
+    banned_client_ids: Reloadable[list[str]] = Field(default_factory=list)
     """Client ids that may not connect."""
-    banned_users: list[str] = Field(default_factory=list)
+    banned_users: Reloadable[list[str]] = Field(default_factory=list)
     """User names that may not connect."""
-    banned_hosts: list[str] = Field(default_factory=list)
+    banned_hosts: Reloadable[list[str]] = Field(default_factory=list)
     """Addresses and networks that may not connect."""
-    flapping_connects: int = Field(default=0, ge=0)
+    flapping_connects: Reloadable[int] = Field(default=0, ge=0)
     """Connects of one client id within `flapping_window_ms` above which it is banned; 0: never."""
-    flapping_window_ms: int = Field(default=60_000, ge=1000)
+    flapping_window_ms: Reloadable[int] = Field(default=60_000, ge=1000)
     """Time in which connects are counted (ms)."""
-    flapping_ban_ms: int = Field(default=300_000, ge=1000)
+    flapping_ban_ms: Reloadable[int] = Field(default=300_000, ge=1000)
     """How long a client that connects too often is banned (ms)."""
     rewrites: list[RewriteSettings] = Field(default_factory=list)
     """Rules that rewrite topic names and filters."""
     auto_subscriptions: list[AutoSubscriptionSettings] = Field(default_factory=list)
     """What every client is subscribed to."""
-    slow_ms: int = Field(default=500, ge=0)
+    slow_ms: Reloadable[int] = Field(default=500, ge=0)
     """Time to an acknowledgement, or with a full socket, from which on a client is listed as slow
     (ms); 0: never."""
-    slow_count_max: int = Field(default=100, ge=1, le=10_000)
+    slow_count_max: Reloadable[int] = Field(default=100, ge=1, le=10_000)
     """Most clients in that list; the slowest stay."""
-    slow_expiry_ms: int = Field(default=300_000, ge=1000)
+    slow_expiry_ms: Reloadable[int] = Field(default=300_000, ge=1000)
     """How long a client stays in that list (ms)."""
     decisions_max: int = Field(default=1_000, ge=0, le=100_000)
     """Publishes that were refused, deliveries that were dropped and subscriptions that changed, the
     newest of each kind, that `lakemq explain` can tell of; 0: none."""
-    system_topics_interval_s: int = Field(default=10, ge=0)
+    system_topics_interval_s: Reloadable[int] = Field(default=10, ge=0)
     """How often `$SYS` topics are published (s); 0: never."""
-    access_cache_ms: int = Field(default=5_000, ge=0)
+    access_cache_ms: Reloadable[int] = Field(default=5_000, ge=0)
     """How long a connection remembers where it may publish (ms)."""
-    refused_publish_disconnects: bool = True
+    refused_publish_disconnects: Reloadable[bool] = True
     """Whether a 3.1.1 client that publishes where it may not is disconnected; otherwise its publish
     is acknowledged and dropped, since 3.1.1 has no third way."""
-    refused_subscribe_reason: Literal["not_authorized", "unspecified_error"] = "not_authorized"
+    refused_subscribe_reason: Reloadable[Literal["not_authorized", "unspecified_error"]] = (
+        "not_authorized"
+    )
     """What SUBACK tells an MQTT 5 client that may not subscribe: 0x87 or 0x80. Older clients are
     told 0x80, the only failure they know."""
     response_information: str = ""

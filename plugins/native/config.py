@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from lakemq.broker_core.api.hosts import is_loopback
-from lakemq.broker_core.api.settings import PluginSettings, Port
+from lakemq.broker_core.api.settings import PluginSettings, Port, Reloadable
 
 
 class NativeSettings(PluginSettings):
@@ -39,12 +39,12 @@ class NativeSettings(PluginSettings):
     """A connection is closed when no call on it was let in for so long after it was opened (ms)."""
     streams_per_connection_max: int = Field(default=256, ge=1)
     """Calls that one connection may have open at a time."""
-    produce_bytes_in_flight_max: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024)
+    produce_bytes_in_flight_max: Reloadable[int] = Field(default=64 * 1024 * 1024, ge=1024 * 1024)
     """Un-acknowledged bytes that one produce stream may have; the broker reads no more of the
     stream until some are acknowledged."""
     fetch_max_bytes: int = Field(default=8 * 1024 * 1024, ge=64 * 1024, le=256 * 1024 * 1024)
     """Most bytes of record batches in one fetch answer; a larger single batch is still sent."""
-    fetch_wait_ms: int = Field(default=1000, ge=1, le=60_000)
+    fetch_wait_ms: Reloadable[int] = Field(default=1000, ge=1, le=60_000)
     """How long a following fetch waits at the high watermark before polling again (ms)."""
     groups_max: int = Field(default=10_000, ge=1)
     """Maximum number of consumer groups that have members."""
@@ -54,17 +54,17 @@ class NativeSettings(PluginSettings):
     comes."""
     group_members_max: int = Field(default=1000, ge=1)
     """Maximum number of members of one consumer group."""
-    group_session_timeout_ms: int = Field(default=10_000, ge=500, le=3_600_000)
+    group_session_timeout_ms: Reloadable[int] = Field(default=10_000, ge=500, le=3_600_000)
     """Without a heartbeat for this long, a member's partitions go to others; members may ask for
     another time (ms)."""
     group_session_timeout_min_ms: int = Field(default=1000, ge=500)
     """Shortest session time-out that a member may ask for (ms)."""
     group_session_timeout_max_ms: int = Field(default=1_800_000, ge=1000)
     """Longest session time-out that a member may ask for (ms)."""
-    group_heartbeat_interval_ms: int = Field(default=2000, ge=100)
+    group_heartbeat_interval_ms: Reloadable[int] = Field(default=2000, ge=100)
     """How often members say that they are there (ms); never rarer than a third of their session
     time-out."""
-    group_rebalance_timeout_ms: int = Field(default=60_000, ge=1000, le=3_600_000)
+    group_rebalance_timeout_ms: Reloadable[int] = Field(default=60_000, ge=1000, le=3_600_000)
     """A member that does not give up a partition within this time is put out of its group (ms)."""
     group_offsets_retention_ms: int = Field(default=7 * 24 * 3_600_000, ge=1000)
     """A group that has had no member and no commit for this long is deleted with its
@@ -74,9 +74,9 @@ class NativeSettings(PluginSettings):
     `lakemq_native_group_lag_left_out` counts the others."""
     queues_max: int = Field(default=1000, ge=1)
     """Maximum number of queues."""
-    queue_consumers_max: int = Field(default=1000, ge=1)
+    queue_consumers_max: Reloadable[int] = Field(default=1000, ge=1)
     """Maximum number of consumers of one queue."""
-    queue_prefetch_max: int = Field(default=10_000, ge=1, le=100_000)
+    queue_prefetch_max: Reloadable[int] = Field(default=10_000, ge=1, le=100_000)
     """Records that one consumer of a queue may hold at a time."""
     queue_window_records_max: int = Field(default=10_000, ge=1, le=1_000_000)
     """Unfinished records of a partition that a queue keeps in view; it goes on behind them when the

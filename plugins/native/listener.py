@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import grpc
@@ -85,6 +85,16 @@ class NativeListener:
             *GroupRoutes(self._broker, self._service.groups).routes(),
             *QueueRoutes(self._broker, self._queues.host).routes(),
         ]
+
+    def reconfigure(self, settings: NativeSettings) -> Callable[[], None]:
+        """See `Reconfigurable`."""
+
+        def apply() -> None:
+            self._settings = settings
+            self._service.settings = self._service.groups.settings = settings
+            self._transactions.settings = self._queues.host.settings = settings
+
+        return apply
 
     async def start(self) -> None:
         """Load state, then listen. Raises ConfigError (TLS files), StartupError (address in

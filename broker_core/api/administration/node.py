@@ -9,6 +9,7 @@ from typing import Protocol
 from lakemq.broker_core.api.administration.audit import AuditLog
 from lakemq.broker_core.api.administration.operations import ClusterOperations
 from lakemq.broker_core.api.administration.routes import AnyRoute
+from lakemq.broker_core.api.administration.settings import NodeConfiguration
 from lakemq.broker_core.api.ports import Broker, Credentials
 from lakemq.broker_core.api.types import (
     NO_CONTEXT,
@@ -80,6 +81,7 @@ class AdministeredNode(Protocol):
     """None: the node is a member of the MetaService alone."""
     operations: ClusterOperations
     audit: AuditLog
+    configuration: NodeConfiguration
 
     def addresses(self) -> Mapping[str, str]:
         """Listener name -> `host:port`."""

@@ -43,7 +43,7 @@ class Attempts:
     """Counts failed logins by address and user name. Times are of any clock (ms)."""
 
     def __init__(self, rules: AttemptRules) -> None:
-        self._rules = rules
+        self.rules = rules
         self._counts: OrderedDict[tuple[str, str | None], _Count] = OrderedDict()
         self.refused = 0
         """Logins refused without checking the password."""
@@ -62,7 +62,7 @@ class Attempts:
 
     def failed(self, host: str, name: str, now_ms: int) -> None:
         """Count a failed login."""
-        rules, peer = self._rules, peer_of(host)
+        rules, peer = self.rules, peer_of(host)
         self._add((peer, name), rules.failures_max, now_ms)
         self._add((peer, None), rules.failures_per_host_max, now_ms)
 
@@ -76,14 +76,14 @@ class Attempts:
             return
         count = self._counts.setdefault(key, _Count())
         self._counts.move_to_end(key)
-        if now_ms - count.last_ms > self._rules.forget_ms:
+        if now_ms - count.last_ms > self.rules.forget_ms:
             count.failures = 0
         count.failures += 1
         count.last_ms = now_ms
         over = count.failures - failures_max
         if over >= 0:
             # The shift is bounded, or the number would grow with every failure.
-            wait_ms = min(self._rules.lockout_max_ms, self._rules.lockout_ms << min(over, 20))
+            wait_ms = min(self.rules.lockout_max_ms, self.rules.lockout_ms << min(over, 20))
             count.locked_until_ms = now_ms + wait_ms
         while len(self._counts) > ENTRIES_MAX:
             self._counts.popitem(last=False)

@@ -34,12 +34,12 @@ class SessionTokens:
     ) -> None:
         self._key = key
         self._users = tuple(users)
-        self._lifetime_ms = lifetime_ms
+        self.lifetime_ms = lifetime_ms
         self._now_ms = now_ms
 
     def issue(self, principal: Principal) -> tuple[str, int]:
         """A token for the principal, and when it ends (ms since the epoch)."""
-        expires_ms = self._now_ms() + self._lifetime_ms
+        expires_ms = self._now_ms() + self.lifetime_ms
         if principal.expires_ms is not None:
             expires_ms = min(expires_ms, principal.expires_ms)
         said = {

@@ -35,18 +35,26 @@ class RuleBook:
         settings: SecuritySettings,
         changed: Callable[[], None],
     ) -> None:
-        self._settings = settings
         self._changed = changed
-        self._written = [rule for each in settings.rules for rule in each.rules()]
+        self._take(settings)
         self._file = (
             watched_file(settings.rules_file, _reader(settings.rules_file))
             if settings.rules_file
             else None
         )
         self._kept: Mapping[str, Rule] = {}
-        self._admins = frozenset(settings.admins)
         self._warned = False
         self.rules = self._joined()
+
+    def _take(self, settings: SecuritySettings) -> None:
+        self._settings = settings
+        self._written = [rule for each in settings.rules for rule in each.rules()]
+        self._admins = frozenset(settings.admins)
+
+    def reconfigure(self, settings: SecuritySettings) -> None:
+        """Other rules of the file, and other administrators; `rules_file` stays."""
+        self._take(settings)
+        self.replace(self._kept)
 
     def _joined(self) -> RuleSet:
         in_file = self._file.current() if self._file is not None else ()

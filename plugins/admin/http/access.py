@@ -31,6 +31,10 @@ class AdminAccess:
     def __init__(self, catalog: CatalogAccess, hosts: Sequence[str] = ()) -> None:
         """`hosts`: host names that anonymous callers may use, besides those of this machine."""
         self._catalog = catalog
+        self.allow(hosts)
+
+    def allow(self, hosts: Sequence[str]) -> None:
+        """Other host names from now on."""
         self._hosts = frozenset(name.lower() for name in hosts)
 
     async def identify(self, request: web.Request) -> Principal:

@@ -10,6 +10,7 @@ from lakemq.plugins.admin.explain.routes import ExplainRoutes
 from lakemq.plugins.admin.resources.access import AccessRoutes
 from lakemq.plugins.admin.resources.audit import AuditRoutes
 from lakemq.plugins.admin.resources.cluster import ClusterRoutes
+from lakemq.plugins.admin.resources.configuration import ConfigurationRoutes
 from lakemq.plugins.admin.resources.nodes import NodeRoutes
 from lakemq.plugins.admin.resources.partitions import PartitionRoutes
 from lakemq.plugins.admin.resources.pending import PendingRoutes
@@ -23,6 +24,7 @@ def resources(node: AdministeredNode, body_max_bytes: int) -> Sequence[AnyRoute]
     return [
         *ClusterRoutes(node).routes(),
         *NodeRoutes(node).routes(),
+        *ConfigurationRoutes(node).routes(),
         *TopicRoutes(node).routes(),
         *PartitionRoutes(node).routes(),
         *RecordRoutes(node, body_max_bytes).routes(),

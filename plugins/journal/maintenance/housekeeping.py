@@ -83,7 +83,7 @@ class Maintenance:
         store: ObjectStore | None,
     ) -> None:
         self._context = context
-        self._settings = settings
+        self.reconfigure(settings)
         self._files = files
         self._path = path
         self._logs = logs
@@ -100,6 +100,10 @@ class Maintenance:
             self._tasks.append(asyncio.ensure_future(scrub.run()))
         if store is not None:
             self._tasks.append(asyncio.ensure_future(self._run(self.tick_tiering)))
+
+    def reconfigure(self, settings: JournalSettings) -> None:
+        """Work by these from now on; what runs ends as it began."""
+        self._settings = settings
         self._limits = CompactionLimits(
             settings.compaction_keys_max,
             settings.compaction_dirty_ratio_min,

@@ -12,7 +12,7 @@ from typing import Final
 
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import Broker
-from lakemq.plugins.mqtt.routing.hub import Hub
+from lakemq.plugins.mqtt.routing.hub import Hub, Limits
 
 LOOK_EVERY_TICKS: Final = 5
 SENT_AWAY_PER_TICK: Final = 1_000
@@ -42,8 +42,13 @@ class Draining:
         self.active = any(
             node.node_id == cluster.node_id and node.state == "draining" for node in cluster.nodes
         )
-        redirects = self._usual.redirect != "on_stop" or not self.active
-        self._hub.limits = self._usual if redirects else replace(self._usual, redirect="temporary")
+        self.limit(self._usual)
+
+    def limit(self, usual: Limits) -> None:
+        """The hub's limits from now on, but for what follows from draining."""
+        self._usual = usual
+        redirects = usual.redirect != "on_stop" or not self.active
+        self._hub.limits = usual if redirects else replace(usual, redirect="temporary")
 
     def send_away(self, now_ms: int) -> None:
         """Send some of those who are connected elsewhere; older versions are disconnected."""

@@ -59,7 +59,8 @@ class Bans:
     """Checks each CONNECT against the bans."""
 
     def __init__(self, rules: BanRules) -> None:
-        self._rules = rules
+        self.rules = rules
+        """Of the configuration; it may be set at any time."""
         self._connects: dict[str, deque[int]] = {}
         self.until: dict[str, int] = {}
         """Client id -> when its ban for flapping ends (ms)."""
@@ -72,7 +73,7 @@ class Bans:
         self, client_id: str, user: str | None, host: str, now_ms: int
     ) -> str | None:
         """Why this client may not connect; None: it may. Counts the attempt."""
-        rules = self._rules
+        rules = self.rules
         if client_id in rules.client_ids:
             return "this client identifier is banned"
         if user is not None and user in rules.users:
@@ -132,10 +133,10 @@ class Bans:
 
     def _host_banned(self, host: str) -> bool:
         address = _address(host)
-        return address is not None and any(address in network for network in self._rules.networks)
+        return address is not None and any(address in network for network in self.rules.networks)
 
     def _flaps(self, client_id: str, now_ms: int) -> str | None:
-        rules = self._rules
+        rules = self.rules
         until = self.until.get(client_id)
         if until is not None:
             if now_ms < until:
@@ -165,7 +166,7 @@ class Bans:
         for ban in [one for one in self._imposed.values() if not _holds(one, now_ms)]:
             self.lift(ban.kind, ban.value)
         self.until = {name: until for name, until in self.until.items() if until > now_ms}
-        window = self._rules.flapping_window_ms
+        window = self.rules.flapping_window_ms
         self._connects = {
             name: times for name, times in self._connects.items() if now_ms - times[-1] < window
         }

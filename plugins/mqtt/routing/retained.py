@@ -53,8 +53,8 @@ class Retained:
         self._awaited: dict[str, _Awaited] = {}
         """By topic name; the oldest first."""
         self._awaited_count = self._awaited_bytes = 0
-        self._count_max = count_max
-        self._bytes_max = bytes_max
+        self.count_max = count_max
+        self.bytes_max = bytes_max
         self._root = _Node()
 
     def take_changes(self) -> dict[str, Message | None]:
@@ -84,7 +84,7 @@ class Retained:
         old = node.message if node is not None else None
         more, more_bytes = int(old is None), size_bytes - (old.size_bytes if old else 0)
         count, size = self.count + self._awaited_count, self.size_bytes + self._awaited_bytes
-        if count + more > self._count_max or size + more_bytes > self._bytes_max:
+        if count + more > self.count_max or size + more_bytes > self.bytes_max:
             return False
         if owner is None:
             return True
@@ -93,7 +93,7 @@ class Retained:
             more, more_bytes = 1, size_bytes
         count, size = self._held.of(owner) + more, self._held_bytes.of(owner) + more_bytes
         most = self.shares.most
-        return count <= most(self._count_max, owner) and size <= most(self._bytes_max, owner)
+        return count <= most(self.count_max, owner) and size <= most(self.bytes_max, owner)
 
     def let_in(self, topic: str, size_bytes: int, owner: Owner, now_ms: int) -> bool:
         """Whether there is room for a message that is being stored and will be `put` then. Room is

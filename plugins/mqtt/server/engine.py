@@ -139,7 +139,7 @@ class MqttEngine:
         self._history = HistoryReader(
             self.hub, broker, self._reader, self._belongs, self.now_ms, self._salvage
         )
-        self._draining = Draining(self.hub, broker)
+        self.draining = Draining(self.hub, broker)
         self._early: list[tuple[str, Sequence[CommittedBatch]]] | None = None
         """What was committed while recovery ran."""
         self._arrived = Slices(self.after)
@@ -487,9 +487,9 @@ class MqttEngine:
         now_ms = self.now_ms()
         self.hub.tick(now_ms)
         self._release_due()
-        if self._draining.due():
-            self._begin(self._draining.look())
-        self._draining.send_away(now_ms)
+        if self.draining.due():
+            self._begin(self.draining.look())
+        self.draining.send_away(now_ms)
         if now_ms - self._last_checkpoint_ms >= self.settings.checkpoint_ms:
             self._last_checkpoint_ms = now_ms
             self.journal.checkpoint()

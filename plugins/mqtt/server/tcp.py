@@ -20,7 +20,7 @@ from lakemq.broker_core.api.limits.connection_limits import (
 from lakemq.broker_core.api.limits.rates import Bucket
 from lakemq.broker_core.api.tls_files.server_context import server_context
 from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
-from lakemq.plugins.mqtt.config import ListenerSettings
+from lakemq.plugins.mqtt.config import ListenerSettings, MqttSettings
 from lakemq.plugins.mqtt.ops.admin import MqttAdmin
 from lakemq.plugins.mqtt.server.accepting import (
     Acceptor,
@@ -120,6 +120,21 @@ class MqttListener:
         """Clients that are connected, those included that are not let in yet."""
         return self.limiter.connections
 
+    def reconfigure(self, settings: MqttSettings) -> Callable[[], None]:
+        """See `Reconfigurable`. The first listener brings the engine's part of it."""
+        own = {each.name: each for each in settings.all_listeners()}
+
+        def apply() -> None:
+            if self._is_first():
+                _use(self.engine, settings)
+            self.settings = own[self.name]
+            self.limiter.limits = self._limits()
+
+        return apply
+
+    def _is_first(self) -> bool:
+        return self.name == self.engine.settings.all_listeners()[0].name
+
     # -- what the acceptor asks
 
     @property
@@ -182,8 +197,7 @@ class MqttListener:
 
     def admin_routes(self) -> Sequence[AnyRoute]:
         """The first listener speaks for all."""
-        first = self.engine.settings.all_listeners()[0]
-        return MqttAdmin(self.engine).routes() if self.settings.name == first.name else ()
+        return MqttAdmin(self.engine).routes() if self._is_first() else ()
 
     def addresses(self) -> Sequence[str]:
         """`host:port` or `unix:path` of each socket; empty before `start`."""
@@ -209,3 +223,14 @@ def _address(name: str | tuple[str, int]) -> str:
     if isinstance(name, str):
         return f"unix:{name}"
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+
+
+def _use(engine: MqttEngine, settings: MqttSettings) -> None:
+    """Put what is `Reloadable` in them into use; bounds of one connection are for new ones."""
+    engine.settings, hub = settings, engine.hub
+    engine.draining.limit(settings.limits())
+    hub.bans.rules = settings.ban_rules()
+    hub.delivery.slow.limit(settings.slow_ms, settings.slow_count_max, settings.slow_expiry_ms)
+    hub.delays.limits = settings.delay_limits()
+    hub.retained.count_max = settings.retained_count_max
+    hub.retained.bytes_max = settings.retained_max_bytes

@@ -31,12 +31,16 @@ class SlowClients:
     """The slowest clients, at most `count_max`, forgotten `expiry_ms` after they were slow last."""
 
     def __init__(self, threshold_ms: int, count_max: int = 100, expiry_ms: int = 300_000) -> None:
-        self.threshold_ms = threshold_ms or NEVER_MS
-        self._count_max = count_max
-        self._expiry_ms = expiry_ms
+        self.limit(threshold_ms, count_max, expiry_ms)
         self._found: dict[str, SlowClient] = {}
         self.noted = 0
         """How often a client was slow."""
+
+    def limit(self, threshold_ms: int, count_max: int, expiry_ms: int) -> None:
+        """Bounds from now on; who is in the list stays until it is full or they expire."""
+        self.threshold_ms = threshold_ms or NEVER_MS
+        self._count_max = count_max
+        self._expiry_ms = expiry_ms
 
     def note(self, client_id: str, topic: str, latency_ms: int, now_ms: int) -> None:
         """A client took `latency_ms`, which is `threshold_ms` or more."""

@@ -79,7 +79,7 @@ class GroupHost:
         self.lags_left_out = 0
         """Pairs of group and topic that the newest metrics do not show."""
         self._broker = broker
-        self._settings = settings
+        self.settings = settings
         self._coordinator = GroupCoordinator(
             groups_max=settings.groups_max, members_max=settings.group_members_max
         )
@@ -180,7 +180,7 @@ class GroupHost:
                     stream.say(
                         pb.GroupAssignment(
                             member_id=beat.member_id,
-                            heartbeat_interval_ms=self._settings.group_heartbeat_interval_ms,
+                            heartbeat_interval_ms=self.settings.group_heartbeat_interval_ms,
                             error=error_message(error),
                         )
                     )
@@ -211,8 +211,8 @@ class GroupHost:
                 frozenset(TopicPartition(at.topic, at.partition) for at in beat.holds),
                 beat.revision,
                 beat.instance_id,
-                beat.session_timeout_ms or self._settings.group_session_timeout_ms,
-                beat.rebalance_timeout_ms or self._settings.group_rebalance_timeout_ms,
+                beat.session_timeout_ms or self.settings.group_session_timeout_ms,
+                beat.rebalance_timeout_ms or self.settings.group_rebalance_timeout_ms,
             ),
             self._counts(topics),
             now_ms,
@@ -237,8 +237,8 @@ class GroupHost:
         if len(beat.topics) > _TOPICS_MAX:
             raise InvalidRequest(f"topics has {len(beat.topics)} entries; {_TOPICS_MAX} at most")
         low, high = (
-            self._settings.group_session_timeout_min_ms,
-            self._settings.group_session_timeout_max_ms,
+            self.settings.group_session_timeout_min_ms,
+            self.settings.group_session_timeout_max_ms,
         )
         if beat.session_timeout_ms and not low <= beat.session_timeout_ms <= high:
             raise InvalidRequest(
@@ -268,7 +268,7 @@ class GroupHost:
             ],
             # Three heartbeats in the time of a session, so that the loss of one ends nothing.
             heartbeat_interval_ms=min(
-                self._settings.group_heartbeat_interval_ms, member.session_timeout_ms // 3
+                self.settings.group_heartbeat_interval_ms, member.session_timeout_ms // 3
             ),
             session_timeout_ms=member.session_timeout_ms,
         )

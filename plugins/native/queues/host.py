@@ -44,7 +44,7 @@ class QueueHost:
     def __init__(self, broker: Broker, settings: NativeSettings) -> None:
         self.counters = QueueCounters()
         self._broker = broker
-        self._settings = settings
+        self.settings = settings
         self._store = QueueStore(broker)
         self._shares = NameShares(
             "queues",
@@ -99,9 +99,9 @@ class QueueHost:
         NotAuthorized, UnknownTopic."""
         self._check(request.group, request.topic, principal, Operation.READ)
         prefetch = request.prefetch or _PREFETCH
-        if not 1 <= prefetch <= self._settings.queue_prefetch_max:
+        if not 1 <= prefetch <= self.settings.queue_prefetch_max:
             raise InvalidRequest(
-                f"prefetch is {prefetch}; it takes 1 to {self._settings.queue_prefetch_max}"
+                f"prefetch is {prefetch}; it takes 1 to {self.settings.queue_prefetch_max}"
             )
         given = given_settings(request.settings)
         async with self._changing:
@@ -113,7 +113,7 @@ class QueueHost:
             else:
                 agreed(settings, given)
             queue = await self._queue(name)
-        if len(queue.consumers) >= self._settings.queue_consumers_max:
+        if len(queue.consumers) >= self.settings.queue_consumers_max:
             raise InvalidRequest(
                 f"queue {name} has {len(queue.consumers)} consumers, as many as "
                 "queue_consumers_max allows"

@@ -44,7 +44,7 @@ class NativeService(NativeServicer):
 
     def __init__(self, broker: Broker, settings: NativeSettings) -> None:
         self._broker = broker
-        self._settings = settings
+        self.settings = settings
         self.groups = GroupHost(broker, settings)
         self.batches_in = 0
         self.bytes_in = 0
@@ -141,7 +141,7 @@ class NativeService(NativeServicer):
     ) -> AsyncIterator[pb.ProduceResponse]:
         """Append the batches of a stream; answers, errors of a batch too, come in its order."""
         principal = await self._principal(context)
-        window: Window[AppendResult] = Window(self._settings.produce_bytes_in_flight_max)
+        window: Window[AppendResult] = Window(self.settings.produce_bytes_in_flight_max)
         reader = asyncio.create_task(self._read_produce(request_iterator, principal, window))
         try:
             while (pending := await window.next()) is not None:
@@ -234,7 +234,7 @@ class NativeService(NativeServicer):
     ) -> AsyncGenerator[FetchAnswer, None]:
         """What is read of some partitions, paid for by the caller."""
         principal = await self._principal(context)
-        session = FetchSession(self._broker, self._settings, principal, request)
+        session = FetchSession(self._broker, self.settings, principal, request)
         async with aclosing(session.read(partitions, lambda: self.stopping)) as answers:
             async for answer in answers:
                 self.bytes_out += len(answer.batches)

@@ -38,7 +38,7 @@ class TransactionService(TransactionsServicer):
 
     def __init__(self, broker: Broker, settings: NativeSettings) -> None:
         self._broker = broker
-        self._settings = settings
+        self.settings = settings
 
     @property
     def _transactions(self) -> Transactions:
@@ -62,7 +62,7 @@ class TransactionService(TransactionsServicer):
     ) -> AsyncIterator[pb.StageResponse]:
         """Stage the batches of a stream; answers, errors of a batch too, come in its order."""
         principal = await principal_of(self._broker, context)
-        window: Window[bool] = Window(self._settings.produce_bytes_in_flight_max)
+        window: Window[bool] = Window(self.settings.produce_bytes_in_flight_max)
         reader = asyncio.create_task(self._read(request_iterator, principal, window))
         try:
             while (pending := await window.next()) is not None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import lakemq
 from lakemq.cli.main import app as lakemq_app
-from lakemq.plugins.admin.cli import audit
+from lakemq.plugins.admin.cli.audit import audit
 from tests.support.node.admin_api import ask
 from tests.support.node.node import NodeProcess, unique
 

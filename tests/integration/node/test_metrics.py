@@ -48,6 +48,7 @@ ELSEWHERE: Final = {
         "bridge.lag", "bridge.lost", "bridge.received", "bridge.refused", "bridge.repeated",
         "bridge.unasked", "bridge.unreadable",
     ],
+    "a configuration that is read again": ["node.config."],
     "several brokers": [
         "elections", "isr.", "partitions.", "replication.", "meta.partitions.",
         "meta.cluster.", "meta.raft.", "mqtt.connections.redirected", "mqtt.publishes.not_led",

@@ -23,6 +23,7 @@ class StubNode:
         node_id: str = "n1",
         broker: Any = None,
         operations: Any = None,
+        configuration: Any = None,
         routes: Sequence[AnyRoute] = (),
         plugins: Sequence[PluginState] = (),
         peers: Mapping[str, StubNode] | None = None,
@@ -35,6 +36,7 @@ class StubNode:
         self.catalog = catalog
         self.broker = broker
         self.operations = operations
+        self.configuration = configuration
         self.audit: AuditLog = NoAuditLog()
         self.peers = peers if peers is not None else {}
         self.turns = 0

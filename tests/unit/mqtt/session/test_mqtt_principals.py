@@ -174,7 +174,7 @@ def test_one_user_does_not_delay_all_publishes(limits: DelayLimits) -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("retained", [Retained(6, 10_000), Retained(100, 6 * 6)])
 def test_one_user_does_not_retain_everything(qos: int, retained: Retained) -> None:
-    bench = Bench(retained=Retained(retained._count_max, retained._bytes_max))
+    bench = Bench(retained=Retained(retained.count_max, retained.bytes_max))
     watcher = bench.connect("w", version=V5)
     watcher.subscribe("#")
     alice, bob = (bench.connect(one.name, version=V5, principal=one) for one in (ALICE, BOB))

@@ -1,0 +1,254 @@
+"""Takes a changed configuration into a running node, all that it can take or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from pydantic import BaseModel
+
+from lakemq.broker_core.api.administration.settings import (
+    Pending,
+    Reloaded,
+    SettingChange,
+    SettingState,
+)
+from lakemq.broker_core.api.errors import LakeMQError, PluginError
+from lakemq.broker_core.api.settings import is_reloadable
+from lakemq.broker_core.configuration.changes import Change, Merge, masked, merged
+from lakemq.broker_core.configuration.config import SECTIONS, Config, ConfigSource, load_source
+from lakemq.broker_core.plugin_host import LoadedPlugin, PluginHost
+from lakemq.config_checks import check_together
+
+_log: Final = logging.getLogger(__name__)
+
+
+class _Written(NamedTuple):
+    """A configuration that was read and checked, and is not used yet."""
+
+    config: Config
+    plugins: PluginHost
+    warnings: list[str]
+
+
+class _Plan(NamedTuple):
+    """What is to be done to use it; nothing of it can fail."""
+
+    config: Config
+    plugins: dict[str, Any]
+    """Name -> section."""
+    steps: list[Callable[[], None]]
+    changes: list[Change]
+
+
+class Reloads:
+    """Implements `NodeConfiguration`. Lives on the event loop; files are read in a thread."""
+
+    def __init__(
+        self, config: Config, plugins: PluginHost, use: Callable[[Config, Config], None]
+    ) -> None:
+        """`use(before, after)`: puts the sections that are no plugin's into use."""
+        self.config = config
+        self._plugins = plugins
+        self._use = use
+        self._source = config.source
+        """What was read last."""
+        self._turn = asyncio.Lock()
+        self._pending: list[str] = []
+        self._sources: dict[str, str] = {}
+        """Where settings that are in use are from, as far as reloads changed that."""
+        self._done = self._failed = 0
+
+    def restart_pending(self) -> Sequence[str]:
+        """See `NodeConfiguration`."""
+        return self._pending
+
+    async def reload(self, *, dry_run: bool = False) -> Reloaded:
+        """See `NodeConfiguration`. One at a time."""
+        async with self._turn:
+            try:
+                written = await asyncio.to_thread(self._read)
+                plan = self._plan(written)
+            except LakeMQError as error:
+                if not dry_run:
+                    self._failed += 1
+                    _log.error("the configuration was not reloaded, nothing changes: %s", error)
+                raise
+            found = self._told(plan, written)
+            if not dry_run:
+                self._carry_out(plan, written)
+                self._report(found)
+        return found
+
+    def _read(self) -> _Written:
+        """Everything that a start checks before it opens anything. Raises ConfigError,
+        PluginError."""
+        config = load_source(self._source.again())
+        plugins = self._plugins.again(config.source)
+        plugins.load()
+        return _Written(config, plugins, check_together(config, plugins.enabled()))
+
+    def _plan(self, written: _Written) -> _Plan:
+        """Raises ConfigError, PluginError: a part of the node does not agree."""
+        core = {
+            name: merged(name, getattr(self.config, name), getattr(written.config, name))
+            for name in SECTIONS
+        }
+        changes = [change for merge in core.values() for change in merge.changes]
+        sections: dict[str, Any] = {}
+        steps: list[Callable[[], None]] = []
+        found = {each.name: each for each in written.plugins.plugins}
+        for plugin in self._plugins.plugins:
+            wanted = found[plugin.name]
+            if plugin.enabled != wanted.enabled:
+                name = f"plugins.{plugin.name}.enabled"
+                changes.append(Change(name, plugin.enabled, wanted.enabled, restart=True))
+            elif plugin.enabled:
+                merge, prepared = self._agreed(plugin, wanted)
+                changes += merge.changes
+                sections[plugin.name] = merge.section
+                steps += prepared
+        config = replace(self.config, **{name: merge.section for name, merge in core.items()})
+        return _Plan(config, sections, steps, changes)
+
+    def _agreed(
+        self, plugin: LoadedPlugin, wanted: LoadedPlugin
+    ) -> tuple[Merge, list[Callable[[], None]]]:
+        """A plugin's settings, and what puts them into use."""
+        parts = self._plugins.reconfigurable(plugin.name)
+        name = f"plugins.{plugin.name}"
+        merge = merged(name, plugin.settings, wanted.settings, takes=bool(parts))
+        if merge.section == plugin.settings:
+            return merge, []
+        try:
+            return merge, [part.reconfigure(merge.section) for part in parts]
+        except LakeMQError:
+            raise
+        except Exception as error:  # code of a plugin
+            raise PluginError(
+                f"plugin {plugin.name}: reconfigure: {type(error).__name__}: {error}"
+            ) from error
+
+    def _carry_out(self, plan: _Plan, written: _Written) -> None:
+        """Without a pause: no client sees half of it."""
+        before = self.config
+        for state in self._states(written):
+            if state.pending != "restart":
+                self._sources[state.setting] = state.written_source
+        self._use(before, plan.config)
+        self.config = plan.config
+        for step in plan.steps:
+            try:
+                step()
+            except Exception:  # code of a plugin, which had agreed
+                _log.exception("a plugin did not take its settings, restart the node")
+        for name, section in plan.plugins.items():
+            self._plugins.take(name, section)
+        self._source = written.config.source
+        self._pending = [each.setting for each in plan.changes if each.restart]
+        self._done += 1
+
+    def _told(self, plan: _Plan, written: _Written) -> Reloaded:
+        states = {state.setting: state for state in self._states(written)}
+
+        def told(change: Change) -> SettingChange:
+            state = states[change.setting]
+            return SettingChange(change.setting, state.value, state.written)
+
+        return Reloaded(
+            [told(each) for each in plan.changes if not each.restart],
+            [told(each) for each in plan.changes if each.restart],
+            written.warnings,
+        )
+
+    def _report(self, found: Reloaded) -> None:
+        _log.info("reloaded: %s", _listed(found.applied) or "nothing has changed")
+        if found.restart:
+            _log.warning("these need a restart: %s", _listed(found.restart))
+        for warning in found.warnings:
+            _log.warning("%s", warning)
+
+    # -- what there is
+
+    async def settings(self) -> Sequence[SettingState]:
+        """See `NodeConfiguration`."""
+        return self._states(await asyncio.to_thread(self._read))
+
+    def _states(self, written: _Written) -> list[SettingState]:
+        found = []
+        for name in SECTIONS:
+            running, wanted = getattr(self.config, name), getattr(written.config, name)
+            found += self._section((name,), running, wanted, written.config.source)
+        after = {each.name: each for each in written.plugins.plugins}
+        for plugin in self._plugins.plugins:
+            wanted = after[plugin.name]
+            if plugin.enabled != wanted.enabled:
+                path, source = ("plugins", plugin.name), written.config.source
+                found.append(
+                    SettingState(
+                        f"plugins.{plugin.name}.enabled", plugin.enabled,
+                        self.config.source.origin(path, "enabled"), wanted.enabled,
+                        source.origin(path, "enabled"), reloadable=False, pending="restart",
+                    )
+                )  # fmt: skip
+            elif plugin.enabled:
+                takes = bool(self._plugins.reconfigurable(plugin.name))
+                found += self._section(
+                    ("plugins", plugin.name), plugin.settings, wanted.settings,
+                    written.config.source, takes=takes,
+                )  # fmt: skip
+        return found
+
+    def _section(
+        self,
+        path: tuple[str, ...],
+        running: BaseModel,
+        wanted: BaseModel,
+        source: ConfigSource,
+        *,
+        takes: bool = True,
+    ) -> list[SettingState]:
+        shown, shown_wanted = masked(running), masked(wanted)
+        found = []
+        for field, info in type(running).model_fields.items():
+            name = ".".join((*path, field))
+            reloadable = takes and is_reloadable(info)
+            pending: Pending = ""
+            if getattr(running, field) != getattr(wanted, field):
+                pending = "reload" if reloadable else "restart"
+            used = self._sources.get(name) or self.config.source.origin(path, field)
+            found.append(
+                SettingState(
+                    name, shown[field], used, shown_wanted[field], source.origin(path, field),
+                    reloadable, pending,
+                )
+            )  # fmt: skip
+        return found
+
+    def observe(self, meter: Meter) -> None:
+        """Make the numbers metrics, read when asked."""
+
+        def reloads(_: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(self._done, {"outcome": "done"})
+            yield Observation(self._failed, {"outcome": "failed"})
+
+        def pending(_: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(len(self._pending))
+
+        meter.create_observable_counter(
+            "lakemq.node.config.reloads", [reloads], "{reload}", "Reloads of the configuration."
+        )
+        meter.create_observable_gauge(
+            "lakemq.node.config.restart_pending",
+            [pending],
+            "{setting}",
+            "Settings that have changed and need a restart, as of the last reload.",
+        )
+
+
+def _listed(changes: Sequence[SettingChange]) -> str:
+    return ", ".join(f"{each.setting} = {each.after!r}, was {each.before!r}" for each in changes)

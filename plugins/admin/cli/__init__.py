@@ -1,0 +1,1 @@
+"""Commands of `lakemq` that ask the admin API."""
