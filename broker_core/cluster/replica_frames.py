@@ -36,10 +36,9 @@ CREDIT_MAX_BYTES: Final = 64 * 1024 * 1024
 SLOT_MAX: Final = 2**32 - 1
 _TOPIC_ID_BYTES: Final = 16
 _CODE_MAX_BYTES: Final = 64
-_NODE_MAX_BYTES: Final = 256
 _I64_MAX: Final = 2**63 - 1
 _NUMBERS_MAX: Final = {
-    1: SLOT_MAX, 2: _I64_MAX, 4: _I64_MAX, 5: _I64_MAX, 6: _I64_MAX, 7: 1, 11: _I64_MAX
+    1: SLOT_MAX, 2: _I64_MAX, 4: _I64_MAX, 5: _I64_MAX, 6: _I64_MAX, 11: _I64_MAX
 }  # fmt: skip
 """Fields of SlotSend that hold numbers, and the largest that each may hold."""
 
@@ -101,12 +100,9 @@ class SlotSend(NamedTuple):
     log_start: int = 0
     roll_at: int = 0
     """A segment of the leader begins there; 0: says nothing."""
-    gaps: bool = False
-    """The batches may leave offsets out."""
     diverging: Diverging | None = None
     code: str = ""
     """A `replication.types.Code`; empty: no error."""
-    leader: str = ""
     leader_epoch: int = 0
 
     @property
@@ -248,20 +244,19 @@ def _send_parts(send: SlotSend) -> tuple[bytes | memoryview, ...]:
     if size:
         head += length_head(3, size)
     tail = number_field(4, send.high_watermark) + number_field(5, send.log_start)
-    if send.roll_at or send.gaps or send.diverging or send.code or send.leader or send.leader_epoch:
+    if send.roll_at or send.diverging or send.code or send.leader_epoch:
         tail += _rare_fields(send)
     whole = len(head) + size + len(tail)
     return length_head(1, whole) + head, send.batches, tail
 
 
 def _rare_fields(send: SlotSend) -> bytes:
-    tail = number_field(6, send.roll_at) + number_field(7, send.gaps)
+    tail = number_field(6, send.roll_at)
     if send.diverging is not None:
         epoch, end = send.diverging
         inner = number_field(1, epoch) + number_field(2, end)
         tail += length_head(8, len(inner)) + inner
-    tail += bytes_field(9, send.code.encode()) + bytes_field(10, send.leader.encode())
-    return tail + number_field(11, send.leader_epoch)
+    return tail + bytes_field(9, send.code.encode()) + number_field(11, send.leader_epoch)
 
 
 def decode_send(data: bytes) -> ReplicaSend:
@@ -283,7 +278,7 @@ def decode_send(data: bytes) -> ReplicaSend:
 def _sent(data: memoryview) -> SlotSend:
     batches: bytes | memoryview = b""
     diverging: Diverging | None = None
-    code = leader = ""
+    code = ""
     numbers: dict[int, int] = {}
     for field, value in fields(data, ENTRY_FIELDS_MAX):
         if field in _NUMBERS_MAX:
@@ -294,12 +289,10 @@ def _sent(data: memoryview) -> SlotSend:
             diverging = _diverging(as_bytes(value, _CODE_MAX_BYTES))
         elif field == 9:
             code = as_text(value, _CODE_MAX_BYTES)
-        elif field == 10:
-            leader = as_text(value, _NODE_MAX_BYTES)
     number = numbers.get
     return SlotSend(
         number(1, 0), number(2, 0), batches, number(4, 0), number(5, 0), number(6, 0),
-        bool(number(7, 0)), diverging, code, leader, number(11, 0),
+        diverging, code, number(11, 0),
     )  # fmt: skip
 
 

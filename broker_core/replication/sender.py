@@ -263,5 +263,5 @@ def _frame(slot: int, send: LeaderSend) -> SlotSend:
     diverging = send.diverging and Diverging(send.diverging.epoch, send.diverging.end_offset)
     return SlotSend(
         slot, send.base, send.batches, send.high_watermark, send.log_start,
-        send.roll_at, False, diverging, str(send.code or ""), "", send.leader_epoch,
+        send.roll_at, diverging, str(send.code or ""), send.leader_epoch,
     )  # fmt: skip

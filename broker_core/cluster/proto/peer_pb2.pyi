@@ -162,10 +162,8 @@ class SlotSend(_message.Message):
     HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     LOG_START_FIELD_NUMBER: _builtins.int
     ROLL_AT_FIELD_NUMBER: _builtins.int
-    GAPS_FIELD_NUMBER: _builtins.int
     DIVERGING_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
-    LEADER_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     slot: _builtins.int
     base: _builtins.int
@@ -176,14 +174,12 @@ class SlotSend(_message.Message):
     log_start: _builtins.int
     roll_at: _builtins.int
     """A segment of the leader begins there; 0: says nothing."""
-    gaps: _builtins.bool
-    """The batches may leave offsets out: the leader has compacted them."""
     code: _builtins.str
-    """NOT_LEADER, STALE_EPOCH, UNKNOWN_EPOCH, UNKNOWN_PARTITION, OFFSET_OUT_OF_RANGE, RESTART; empty:
-    no error.
+    """STALE_EPOCH, UNKNOWN_EPOCH, NOT_LEADER, NOT_REPLICA, NOT_READY, RESTART, CORRUPT; empty: no
+    error.
     """
-    leader: _builtins.str
     leader_epoch: _builtins.int
+    """Of the leader, where the follower's epoch is another one."""
     @_builtins.property
     def diverging(self) -> Global___Diverging:
         """The follower's log is not the leader's from there on (KIP-595)."""
@@ -197,15 +193,13 @@ class SlotSend(_message.Message):
         high_watermark: _builtins.int = ...,
         log_start: _builtins.int = ...,
         roll_at: _builtins.int = ...,
-        gaps: _builtins.bool = ...,
         diverging: Global___Diverging | None = ...,
         code: _builtins.str = ...,
-        leader: _builtins.str = ...,
         leader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["diverging", b"diverging"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "batches", b"batches", "code", b"code", "diverging", b"diverging", "gaps", b"gaps", "high_watermark", b"high_watermark", "leader", b"leader", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "roll_at", b"roll_at", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "batches", b"batches", "code", b"code", "diverging", b"diverging", "high_watermark", b"high_watermark", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "roll_at", b"roll_at", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
