@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from lakemq.broker_core.api.ports import AppendDone
@@ -41,6 +42,10 @@ class Uncommitted:
     def __init__(self) -> None:
         # Answers, not batches: while too few replicas are in sync, nothing ends their number.
         self._entries: deque[tuple[AppendResult, AppendDone]] = deque()
+        self._late: list[tuple[int, int, AppendResult, AppendDone]] = []
+        """A heap of those with offsets below the last entry's, by offset and order of coming: a
+        duplicate comes with the offsets of its original, behind newer ones."""
+        self._late_count = 0
         # Here, for the log itself has as many attributes as CPython keeps fast.
         self.may_answer: Callable[[], bool] | None = None
         """Whether appends may be answered when their flush ends; None: always."""
@@ -48,24 +53,34 @@ class Uncommitted:
     def add(self, result: AppendResult, done: AppendDone) -> None:
         """Keep an append until `take` passes it."""
         entries, last = self._entries, result.last_offset
-        at = len(entries)
-        # A duplicate comes with the offsets of its original, behind newer ones.
-        while at and entries[at - 1][0].last_offset > last:
-            at -= 1
-        entries.insert(at, (result, done))
+        if entries and last < entries[-1][0].last_offset:
+            self._late_count += 1
+            heappush(self._late, (last, self._late_count, result, done))
+        else:
+            entries.append((result, done))
 
     def take(self, high_watermark: int) -> list[tuple[AppendResult, AppendDone]]:
         """Remove and return the appends below the high watermark."""
         entries, taken = self._entries, []
         while entries and entries[0][0].last_offset < high_watermark:
             taken.append(entries.popleft())
+        late = self._late
+        if late and late[0][0] < high_watermark:
+            while late and late[0][0] < high_watermark:
+                taken.append(heappop(late)[2:])
+            taken.sort(key=_last_offset)  # stable: originals before their duplicates
         return taken
 
     def take_all(self) -> list[AppendDone]:
         """Remove all; whom to tell."""
-        taken = [done for _, done in self._entries]
+        taken = [*(done for _, done in self._entries), *(each[3] for each in self._late)]
         self._entries.clear()
+        self._late.clear()
         return taken
+
+
+def _last_offset(waiting: tuple[AppendResult, AppendDone]) -> int:
+    return waiting[0].last_offset
 
 
 def placed(stamped: Stamped, acks: Acks) -> AppendResult:
