@@ -52,6 +52,8 @@ class LeaderContext:
     """A monotonic clock."""
     cannot_write: Callable[[Place, int], None]
     """(partition, leader epoch): its log takes no more appends, so another node should lead."""
+    deposed: Callable[[Place, int], None]
+    """(partition, leader epoch): a later epoch is known, so nothing of this one is committed."""
     holds_lease: Callable[[], bool]
     """Whether this node may answer as a leader now."""
     is_full: Callable[[], bool]
@@ -189,6 +191,9 @@ class LeadingPartition:
         if after != before:
             _log.info("%s: in sync are %s", self.name, ", ".join(sorted(after)) or "no nodes")
         self.advance()
+        # At once, not when the view comes: appends that wait would be answered no sooner.
+        if self.core.deposed:
+            self._context.deposed(self.place, self.core.view.epoch)
 
     def advance(self) -> None:
         """Commit as far as all in-sync replicas are durable, and tell followers soon."""

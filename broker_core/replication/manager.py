@@ -69,7 +69,7 @@ class Replication:
         self._now_s = now_s
         self._lag_max_s = lag_max_s
         self._context = LeaderContext(
-            self.changes, registered, now_s, self._cannot_write, holds_lease, is_full
+            self.changes, registered, now_s, self._cannot_write, self._deposed, holds_lease, is_full
         )
         self._throttle = Bucket(bytes_per_s, int(now_s() * 1000))
         self._leaders = Leaders(self.leading, self._deposed, self._throttle, now_s)
@@ -185,9 +185,10 @@ class Replication:
             self._end_leading(place)
 
     def _deposed(self, place: Place, epoch: int) -> None:
-        """A follower knows of a later epoch: no replica would count what this node appends from now
-        on, so it takes nothing until the catalog says who leads. Where the catalog knows of no
-        later one, which the follower's word alone can't tell, it elects one again."""
+        """A follower, or the catalog, knows of a later epoch: no replica would count what this node
+        appends from now on, so it takes nothing until the catalog's view says who leads. Where the
+        catalog knows of no later one, which a follower's word alone can't tell, it elects one
+        again."""
         self._end_leading(place)
         self._resign(place, epoch)
         self._stale()

@@ -9,7 +9,7 @@ import pytest
 
 from lakemq.broker_core.cluster.identity import PeerIdentity
 from lakemq.broker_core.replication import catalog_calls
-from lakemq.broker_core.replication.catalog_calls import CatalogCalls
+from lakemq.broker_core.replication.catalog_calls import RESIGN_MAX, CatalogCalls
 from lakemq.broker_core.replication.types import Place
 from lakemq.meta_service.api.errors import CompareFailed, MetaError, NoLeader
 
@@ -25,6 +25,27 @@ class Catalog:
         self.heard.append(said)
         if self.failures:
             raise self.failures.pop(0)
+
+
+async def test_what_is_given_up_in_one_turn_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node whose disk failed gives up all that it leads. What comes meanwhile waits for the next
+    call, behind what was not heard."""
+    monkeypatch.setattr(catalog_calls, "RESIGN_RETRY_S", 0)
+    catalog = Catalog([NoLeader("none")])
+    asking = CatalogCalls(PeerIdentity("n1", "cluster", lambda: 7), cast("Any", catalog))
+    for number in range(RESIGN_MAX + 5):
+        asking.resign(Place("0" * 32, number), 4)
+    await asyncio.sleep(0)
+    asking.resign(Place("0" * 32, 9), 5)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    first, again, rest = [led for _, _, led in catalog.heard]
+    assert first == again == [("0" * 32, number, 4) for number in range(RESIGN_MAX)]
+    assert rest == [("0" * 32, RESIGN_MAX + n, 4) for n in range(5)] + [("0" * 32, 9, 5)]
+    asking.resign(Place("0" * 32, 1), 6)
+    await asyncio.sleep(0)
+    assert catalog.heard[-1] == ("n1", 7, [("0" * 32, 1, 6)])
+    await asking.stop()
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,19 @@ async def test_a_leader_that_lost_what_it_sent_resigns(cluster: TestCluster) -> 
     assert log.values() == [b"lost here", b"next"]
 
 
+async def test_a_leader_whose_wish_is_answered_in_a_later_epoch_leads_no_more(
+    cluster: TestCluster,
+) -> None:
+    """What waits fails at once, its outcome open, and not when the catalog's view comes."""
+    cluster.answer = lambda place, wish: WishAnswer(WishCode.STALE, 5, 9, frozenset("bc"))
+    cluster.nodes["b"].log().held = True
+    log = await cluster.elect("a", 4, in_sync=["a", "b"])
+    waits = log.append(b"x")
+    with pytest.raises(NotLeader):
+        await asyncio.wait_for(waits, 10)
+    assert log.role == "follower" and cluster.nodes["a"].resigned == [(PLACE, 4)]
+
+
 async def test_a_follower_that_lags_is_removed_and_comes_back(cluster: TestCluster) -> None:
     log = await cluster.elect("a", 1, in_sync=["a", "b"])
     await cluster.until(lambda: cluster.views[PLACE].in_sync == {"a", "b", "c"})
