@@ -92,10 +92,6 @@ class ReplicaLog(PartitionLog, Protocol):
         """Move the high watermark forward to `offset`, or as far as this log is durable: readers,
         taps and waiting appends with acks `replicated` are told. Never moves it back."""
 
-    def hold_compaction(self, offset: Offset) -> None:
-        """Compact nothing at or behind `offset`: the lowest durable end of the in-sync replicas, as
-        far as it is known. Without it a log that is not alone is not compacted at all."""
-
     def answer_while(self, holds: Callable[[], bool] | None) -> None:
         """Ask `holds()` at the end of each flush, on the event loop: where it is false, what has
         waited for the disk fails with NotLeader, its outcome open. None: always answer."""

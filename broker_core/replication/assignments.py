@@ -82,23 +82,30 @@ class Assignments:
             await self._replication.drop(place)
             # Not if the node has registered again meanwhile.
             if self._roles.get(place) is role:
-                self._begin(decision, place, name, log, held.epoch)
+                self._begin(decision, role, place, name, log, held.epoch)
         if role.leads:
             self._replication.keep_acks(place, acks_min)
 
     def _begin(
-        self, decision: Decision, place: Place, name: str, log: ReplicaLog, epoch: int
+        self,
+        decision: Decision,
+        role: PartitionRole,
+        place: Place,
+        name: str,
+        log: ReplicaLog,
+        epoch: int,
     ) -> None:
         match decision:
             case Lead(view, _):
                 self._replication.lead(place, name, log, view)
             case Follow(leader, leader_epoch):
-                self._replication.follow(place, name, log, leader, leader_epoch)
-            case Wait(reason):
-                _log.info("%s: this replica waits: %s", name, reason)
-                self._replication.follow(place, name, log, "", max(epoch, log.last_epoch()))
+                self._replication.follow(
+                    place, name, log, leader, leader_epoch, lambda: role.counts
+                )
             case _:
-                self._replication.follow(place, name, log, "", max(epoch, log.last_epoch()))
+                if isinstance(decision, Wait):
+                    _log.info("%s: this replica waits: %s", name, decision.reason)
+                log.follow(max(epoch, log.last_epoch()))
 
     def _gave_up(self, place: Place, epoch: int) -> None:
         role = self._roles.get(place)

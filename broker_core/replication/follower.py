@@ -9,6 +9,7 @@ KIP-101 (never cut by the high watermark), 279 and 595 (where two logs part).
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.types import Offset
@@ -19,6 +20,8 @@ RETRY_S: Final = 0.1
 NOT_READY_RETRY_S: Final = 0.02
 """As long as a flush may take."""
 CORRUPT_RETRY_S: Final = 1.0
+COUNTED_RETRY_S: Final = 0.5
+"""A replica that has to begin again looks so often whether the catalog counts on it still."""
 
 
 class State(enum.StrEnum):
@@ -86,7 +89,8 @@ class DeleteBefore(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """`log.truncate(offset)`, then `cut_done`. At the log's end: an empty last segment goes."""
+    """`log.truncate(offset)`, then `cut_done`; `cut_refused` where that is not possible. At the
+    log's end: an empty last segment goes."""
 
     offset: Offset
 
@@ -127,12 +131,14 @@ Effects = list[Effect]
 class PartitionFollower:
     """Decisions of one follower of one partition in one leader epoch."""
 
-    def __init__(self, leader: str, epoch: int, log: LogState) -> None:
-        """`log`: after its `follow(epoch)`."""
+    def __init__(self, leader: str, epoch: int, log: LogState, counts: Callable[[], bool]) -> None:
+        """`log`: after its `follow(epoch)`. `counts()`: whether the catalog, as known here, counts
+        on this replica (in sync or eligible), in this epoch or a later one."""
         self.leader = leader
         self.epoch = epoch
         self.state = State.ASKING
         self._log = log
+        self._counts = counts
         self._leader_high_watermark = Offset(0)
         self._leader_log_start = Offset(0)
         self._agrees = False
@@ -234,12 +240,17 @@ class PartitionFollower:
         cut = min(diverging.end_offset, end if epoch >= 0 else log.log_start_offset)
         if cut >= log.log_end_offset:
             return [AskLater(RETRY_S)]  # it would change nothing: not to be asked in a loop
+        self._leader_log_start = max(self._leader_log_start, leader_start)
         if cut < max(log.log_start_offset, log.high_watermark):
             return self._restart(leader_start)
         self.state = State.CUTTING
         return [Cut(cut)]
 
     def _restart(self, offset: Offset) -> Effects:
+        # An empty log must not count as one that has everything. The leader, to which our log says
+        # nothing, has the catalog count on it no more.
+        if self._counts():
+            return [AskLater(COUNTED_RETRY_S)]
         self.state = State.CUTTING
         return [RestartAt(offset, offset < self._log.high_watermark)]
 
@@ -277,6 +288,16 @@ class PartitionFollower:
         self.state = State.COPYING if self._agrees else State.ASKING
         # What was sent meanwhile was dropped, also where the log ends as before.
         return [SendAsk(again=True)]
+
+    def cut_refused(self) -> Effects:
+        """`Cut` is not possible: what lies there was rewritten by compaction, as behind an unclean
+        election, or can't be read."""
+        if self.state is not State.CUTTING:
+            return []
+        if self._agrees:
+            return self.cut_done()  # only an empty segment was to go
+        self.state = State.ASKING
+        return self._restart(self._leader_log_start)
 
     def retry(self) -> Effects:
         """The pause of `AskLater` is over."""

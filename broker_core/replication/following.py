@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.errors import CorruptLog, LakeMQError
 from lakemq.broker_core.api.replica_ports import ReplicaLog
 from lakemq.broker_core.api.types import Offset
 from lakemq.broker_core.cluster.replica_frames import SlotSend
@@ -61,9 +61,10 @@ class FollowingPartition:
         leader: str,
         epoch: int,
         stale: Callable[[], None],
+        counts: Callable[[], bool],
     ) -> None:
         """`log`: after its `follow(epoch)`. `name`: for messages. `stale()`: the catalog knows
-        another leader by now."""
+        another leader by now. `counts()`: as that of `PartitionFollower`."""
         self.place = place
         self.name = name
         self.log = log
@@ -75,11 +76,12 @@ class FollowingPartition:
         self._core: PartitionFollower | None = None
         self._stream: Asking | None = None
         self._stale = stale
+        self._counts = counts
         self._timer: asyncio.TimerHandle | None = None
         self._appending = 0
         self._told = ""
-        """Why the last append failed, as the log was told."""
-        self._changing: asyncio.Task[None] | None = None
+        """Why the last append or cut failed, as the log was told."""
+        self._changing: asyncio.Task[bool] | None = None
         self._deleting: asyncio.Task[None] | None = None
 
     # -- the stream
@@ -90,7 +92,7 @@ class FollowingPartition:
         self._stream = stream
         if self._changing is not None:
             return  # at the word of an earlier stream; this one begins when it is done
-        self._core = PartitionFollower(self.leader, self.epoch, self.log)
+        self._core = PartitionFollower(self.leader, self.epoch, self.log, self._counts)
         self.log.when_durable(self._flushed)
         self._carry_out(self._core.begin())
 
@@ -195,10 +197,7 @@ class FollowingPartition:
 
     def _failed(self, core: PartitionFollower, error: BaseException) -> None:
         code = type(error).__name__
-        # Once for each cause: what stays is asked for again and again, of every partition.
-        if str(error) != self._told:
-            self._told = str(error)
-            _log.warning("%s: replicated records are not stored: %s", self.name, error)
+        self._tell_once("replicated records are not stored", error)
         self._carry_out(core.append_failed(_FAILURES.get(code, AppendFailure.BUSY)))
 
     def _later(self, delay_s: float, act: Callable[[], None]) -> None:
@@ -230,11 +229,11 @@ class FollowingPartition:
         except LakeMQError as error:
             _log.warning("%s: records before offset %d stay: %s", self.name, offset, error)
 
-    def _change(self, change: Coroutine[Any, Any, None]) -> None:
+    def _change(self, change: Coroutine[Any, Any, bool]) -> None:
         self._changing = asyncio.get_running_loop().create_task(change)
         self._changing.add_done_callback(self._changed)
 
-    def _changed(self, _: asyncio.Task[None]) -> None:
+    def _changed(self, change: asyncio.Task[bool]) -> None:
         self._changing = None
         stream, core = self._stream, self._core
         if stream is None or self.stopped:
@@ -242,30 +241,34 @@ class FollowingPartition:
         if core is None:
             self.begin(stream)  # of a stream that came meanwhile
         else:
-            self._carry_out(core.cut_done())
+            self._carry_out(core.cut_done() if change.result() else core.cut_refused())
 
-    async def _cut(self, offset: Offset) -> None:
+    async def _cut(self, offset: Offset) -> bool:
         _log.info(
             "%s: cut at offset %d of %d: the leader's log differs from there on", self.name, offset,
             self.log.log_end_offset,
         )  # fmt: skip
-        await self._until_done(lambda: self.log.truncate(offset))
+        return await self._until_done(lambda: self.log.truncate(offset))
 
-    async def _restart_at(self, offset: Offset, loses: bool) -> None:
+    async def _restart_at(self, offset: Offset, loses: bool) -> bool:
         _log.log(
             logging.WARNING if loses else logging.INFO,
             "%s: begins again at offset %d, where the leader's log starts%s", self.name, offset,
             "; records that were committed here are not the leader's" if loses else "",
         )  # fmt: skip
-        await self._until_done(lambda: self.log.restart_at(offset))
+        return await self._until_done(lambda: self.log.restart_at(offset))
 
-    async def _until_done(self, change: Callable[[], Awaitable[None]]) -> None:
-        """What passes, like no space, is tried again; after anything else the replica stops."""
+    async def _until_done(self, change: Callable[[], Awaitable[None]]) -> bool:
+        """Whether the log could be changed; False: it has to begin again. What passes, like no
+        space, is tried again; after anything else the replica stops."""
         while not self.stopped:
             try:
                 await change()
-                return
-            except (LakeMQError, OSError, ValueError) as error:
+                return True
+            except (ValueError, CorruptLog) as error:
+                self._tell_once("begins again once nothing counts on it, as it can't be cut", error)
+                return False
+            except (LakeMQError, OSError) as error:
                 if not (isinstance(error, LakeMQError) and error.retriable):
                     _log.error("%s: this replica is out of order: %s", self.name, error)
                     break
@@ -274,6 +277,14 @@ class FollowingPartition:
         if self._stream is not None:
             self._stream.close(self)
         self.end_stream()
+        return False
+
+    def _tell_once(self, what: str, error: BaseException) -> None:
+        """Warn, once for each cause: what stays is asked for again and again, of every
+        partition."""
+        if str(error) != self._told:
+            self._told = str(error)
+            _log.warning("%s: %s: %s", self.name, what, error)
 
 
 def _said(send: SlotSend) -> LeaderSend:

@@ -292,7 +292,7 @@ class PartitionLeader:
                     follower.goal, follower.goal_s = durable_end, now_s
             self._durable_end = durable_end
         if self._has_minimum() and not self.deposed:
-            self.high_watermark = max(self.high_watermark, self.copied_end)
+            self.high_watermark = max(self.high_watermark, self._copied_end())
         return self.high_watermark
 
     def _has_minimum(self) -> bool:
@@ -300,10 +300,8 @@ class PartitionLeader:
         keep all that is, and may be elected."""
         return len(self.view.in_sync) >= self.view.min_in_sync
 
-    @property
-    def copied_end(self) -> Offset:
-        """What all members have, and those that may have joined; -1: one has said nothing yet.
-        Compaction stays below it (`hold_compaction`)."""
+    def _copied_end(self) -> Offset:
+        """What all members have, and those that may have joined; -1: one has said nothing yet."""
         end = self._durable_end
         for node in self._maximal_in_sync():
             if node != self.node_id:

@@ -92,7 +92,6 @@ class LeadingPartition:
         self.log.when_durable(self._flushed)
         self.log.when_appended(self._appended)
         self.log.answer_while(self._context.holds_lease)
-        self.log.hold_compaction(self.log.high_watermark)
         self.advance()
 
     def stop(self) -> None:
@@ -201,9 +200,6 @@ class LeadingPartition:
         log = self.log
         if committed > log.high_watermark:
             log.commit_to(committed)
-            # All in-sync replicas have what is committed; what compaction takes from it, a replica
-            # that is cut back to the same place never needs.
-            log.hold_compaction(committed)
             self._tell_numbers_soon()
         shortage = self.core.shortage()
         if shortage != self._told_shortage:

@@ -145,14 +145,20 @@ class Replication:
         if leading is not None:
             leading.lead(acks_min)
 
-    def follow(self, place: Place, name: str, log: ReplicaLog, leader: str, epoch: int) -> None:
-        """Follow that leader in that epoch, from a partition that is neither led nor followed. No
-        leader: take nothing until there is one. Raises ValueError when the log has a later
+    def follow(
+        self,
+        place: Place,
+        name: str,
+        log: ReplicaLog,
+        leader: str,
+        epoch: int,
+        counts: Callable[[], bool],
+    ) -> None:
+        """Follow that leader in that epoch, from a partition that is neither led nor followed.
+        `counts()`: as that of `PartitionFollower`. Raises ValueError when the log has a later
         epoch."""
         log.follow(epoch)
-        if not leader:
-            return
-        following = FollowingPartition(place, name, log, leader, epoch, self._stale)
+        following = FollowingPartition(place, name, log, leader, epoch, self._stale, counts)
         self._following[place] = following
         if leader not in self._fetchers:
             self._fetchers[leader] = Fetcher(leader, self._follow)

@@ -80,6 +80,10 @@ class PartitionRole:
         self._over = NO_EPOCH
         """This node takes no part in epochs up to this one any more."""
         self._now: Decision = Wait("the catalog has not said anything yet")
+        self.counts = True
+        """Whether the catalog counts on this replica, in sync or eligible; True until it says no.
+        In one leader epoch, one that does not count can only become one that does by its own
+        asks."""
 
     @property
     def leads(self) -> bool:
@@ -98,6 +102,7 @@ class PartitionRole:
         if (row.epoch, row.partition_epoch) < self._seen:
             return None
         self._seen = row.epoch, row.partition_epoch
+        self.counts = self._node_id in row.in_sync | row.eligible
         decision = self._decide(row, active, last_epoch)
         before, self._now = self._now, decision
         if isinstance(decision, Lead) and isinstance(before, Lead):

@@ -40,8 +40,6 @@ from lakemq.plugins.journal.segment.tail import Tail
 
 SOON_MS: Final = 60_000
 """A segment that is old so soon may end before what is appended now is written."""
-NO_OFFSET_MAX: Final = 1 << 63
-"""Behind all offsets."""
 
 
 class JournalLog(Appends):
@@ -61,8 +59,6 @@ class JournalLog(Appends):
         # so what is called rarely is a method.
         self.fetch = self._reader.fetch
         self.tap = self._reader.tap
-        self._compaction_hold = 0
-        """Nothing at or behind it may be compacted."""
 
     # ------------------------------------------------------------ what it is
 
@@ -158,7 +154,6 @@ class JournalLog(Appends):
 
     def _set_alone(self, alone: bool) -> None:
         if alone != self._alone:
-            self._compaction_hold = NO_OFFSET_MAX if alone else 0
             self._reader.tail.cut(self._reader.durable_end)
         self._alone = alone
 
@@ -179,10 +174,6 @@ class JournalLog(Appends):
     def commit_to(self, offset: Offset) -> None:
         """See the port."""
         self._commit_to(offset)
-
-    def hold_compaction(self, offset: Offset) -> None:
-        """See the port."""
-        self._compaction_hold = offset
 
     def answer_while(self, holds: Callable[[], bool] | None) -> None:
         """See the port."""
@@ -463,17 +454,13 @@ class JournalLog(Appends):
         return self._writer.checkpoint_offset
 
     def retention_end(self) -> int:
-        """Segments below it may be deleted: a start needs nothing of them, and no other leader may
-        have them cut."""
+        """Segments below it may be deleted or compacted: a start needs nothing of them, and no
+        other leader may have them cut."""
         return min(self._writer.checkpoint_offset, self._reader.high_watermark)
 
     def copy_end(self) -> int:
         """Segments below it may be copied to an object store."""
         return self._reader.high_watermark
-
-    def compaction_end(self) -> int:
-        """Segments below it may be compacted."""
-        return min(self.retention_end(), self._compaction_hold)
 
     async def close(self) -> None:
         """Take no more appends, flush what is there, wake all that wait. Files stay as they are."""

@@ -210,7 +210,7 @@ class Maintenance:
             retain(folder, config, now_ms, log.retention_end(), by_policy=log.leads)
             if "compact" in config.cleanup.split(","):
                 compactor = Compactor(folder, config, self._limits, now_ms, lambda: self._stopping)
-                compactor.run(log.compaction_end())
+                compactor.run(log.retention_end())
         except StorageFenced as error:
             self._context.loop.call_soon_threadsafe(log.fence, str(error))
         except (OSError, LakeMQError) as error:

@@ -110,7 +110,7 @@ def follower(data: bytes) -> None:
     durable on all replicas is cut unless it begins again."""
     with contextlib.suppress(BadFrame):
         log = _log()
-        core = PartitionFollower("a", 3, log)
+        core = PartitionFollower("a", 3, log, lambda: False)
         core.begin()
         for send in decode_send(data).sends:
             for effect in core.received(_said(send)):

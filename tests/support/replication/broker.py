@@ -99,7 +99,6 @@ class Broker(Machine):
         self.streams: dict[tuple[str, int], LeaderSlots] = {}
         """(follower, its process) -> slots of its stream."""
         self.throttle = Throttle(self.rng.choice(COPY_RATES), self.world.now_s)
-        self._compaction_hold = 0
         self.wish: tuple[InSyncWish, float] | None = None
         self.active = False
         self._heartbeats = 0
@@ -223,7 +222,9 @@ class Broker(Machine):
             self._led()
         elif isinstance(decision, Follow):
             self.log.follow(decision.epoch)
-            self.follower = f.PartitionFollower(decision.leader, decision.epoch, self.log)
+            self.follower = f.PartitionFollower(
+                decision.leader, decision.epoch, self.log, self.counts
+            )
             self.slot = self.slots.open(SlotKey(TOPIC_ID, 0, decision.epoch))
             self._carry_out(self.follower.begin())
         elif isinstance(decision, Drop):
@@ -308,7 +309,6 @@ class Broker(Machine):
         leader = self.leader
         assert leader is not None
         self.log.commit_to(leader.moved(self.world.now_s))
-        self._compaction_hold = self.log.high_watermark
         for node, (process, slot, said) in sorted(self.standing.items()):
             offset = said.ask.offset
             if self.is_deleted(offset):
@@ -494,20 +494,31 @@ class Broker(Machine):
         def done() -> None:
             if self.follower is not follower or follower is None:
                 return
-            if isinstance(effect, f.Cut):
-                try:
-                    self.log.truncate(effect.offset)
-                except ValueError as error:
-                    raise Broken(f"I8: {self.name}: {error}") from None
-            else:
-                if effect.loses:
-                    self._check_loss()
+            if isinstance(effect, f.RestartAt):
+                self._check_loss()
                 self.log.restart_at(effect.offset)
                 self.around.invariants.restarted(effect.offset)
+            elif not self._cut(effect.offset):
+                self._carry_out(follower.cut_refused())
+                return
             self.around.invariants.log_changed(self.name, self.log)
             self._carry_out(follower.cut_done())
 
         self.world.at(self.rng.uniform(0.001, 0.05), lambda: self.deliver(process, done))
+
+    def _cut(self, offset: Offset) -> bool:
+        """False: the log refuses."""
+        if offset < self.log.log_end_offset and self.rng.random() < 0.1:
+            return False  # for this time, what lies there can't be read
+        try:
+            self.log.truncate(offset)
+        except ValueError:
+            return False
+        return True
+
+    def counts(self) -> bool:
+        """Whether the catalog, as it is known here, counts on this replica."""
+        return self.role.counts
 
     def _check_loss(self) -> None:
         """Who counts as one that has everything drops nothing of it."""
@@ -539,7 +550,7 @@ class Broker(Machine):
 
     def compaction_end(self) -> int:
         """Segments below it may be compacted."""
-        return min(self._compaction_hold, self.log.high_watermark)
+        return self.log.high_watermark
 
     def _flush_later(self) -> None:
         if self._flushing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lakemq.broker_core.api.records.batch import HEADER_BYTES, read_header
 from lakemq.meta_service.api.types import PartitionDescription
@@ -44,7 +44,7 @@ class Invariants:
         """(epoch, base offset) of a batch -> whether it began a segment where its leader appended
         it."""
         self._restarts: set[int] = set()
-        """Where logs began anew: there a segment begins that may be a part of another one."""
+        """Where logs began again: there a segment begins that may be a part of another one."""
         self._sequences: dict[tuple[int, int], int] = {}
         self._appended: dict[tuple[int, int], bytes] = {}
         self._leaders: dict[int, tuple[str, int]] = {}
@@ -83,10 +83,12 @@ class Invariants:
             raise Broken(f"I1: {name} deletes up to {before}, which is not committed")
         self.deleted_below = max(self.deleted_below, before)
 
-    def compacted(self, name: str, gone: Iterable[Stored], end: int) -> None:
-        """A replica has dropped these batches, of segments below `end`, for newer ones."""
-        gone = list(gone)
-        self._compacted_end = max(self._compacted_end, end)
+    def compacted(self, name: str, log: SimulatedLog, gone: Sequence[Stored], end: int) -> None:
+        """A replica has dropped these batches for newer ones below `end`."""
+        # An unclean election leaves replicas that have committed more, until they begin again.
+        if gone and end > self.committed_end and not self.forgiven:
+            raise Broken(f"I2: {name} compacts up to {end}, {self.committed_end} is committed")
+        self._compacted_end = max(self._compacted_end, log.disk.compacted_end)
         newest = {
             key_of(Stored(read_header(data), data)): base
             for base, data in (sorted(self.committed.items()) if gone else ())

@@ -33,6 +33,7 @@ class MemoryReplicaLog:
         self.durable_end = Offset(0)
         self.role = ""
         self.epoch = 0
+        self.acks_min = Acks.MEMORY
         self.held = False
         """Nothing is flushed while it is so; `flush` goes on."""
         self.failure: LakeMQError | None = None
@@ -40,9 +41,10 @@ class MemoryReplicaLog:
         self.slow_reads: asyncio.Event | None = None
         """Reads of replicas wait for it, as those of a disk do."""
         self.reason = ""
-        self.compacted_below = Offset(0)
         self.rolls: list[int] = []
         self.cuts: list[int] = []
+        self.cut_error: Exception | None = None
+        """What `truncate` fails with."""
         self._segment_records = segment_records
         self._when_durable: Callable[[], None] | None = None
         self._when_appended: Callable[[], None] | None = None
@@ -80,7 +82,7 @@ class MemoryReplicaLog:
     def lead(self, epoch: int, *, alone: bool, acks_min: Acks = Acks.MEMORY) -> None:
         if epoch < self.last_epoch():
             raise ValueError(epoch)
-        self.role, self.epoch = "leader", epoch
+        self.role, self.epoch, self.acks_min = "leader", epoch, acks_min
 
     def follow(self, epoch: int) -> None:
         if epoch < self.last_epoch():
@@ -90,9 +92,6 @@ class MemoryReplicaLog:
             if not future.done():
                 future.set_exception(NotLeader("no more"))
         self._appends.clear()
-
-    def hold_compaction(self, offset: Offset) -> None:
-        self.compacted_below = offset
 
     def refuse_replicated(self, reason: str) -> None:
         self.reason = reason
@@ -208,6 +207,8 @@ class MemoryReplicaLog:
         assert offset >= self.high_watermark
         await asyncio.sleep(0)
         self.cuts.append(offset)
+        if self.cut_error is not None:
+            raise self.cut_error
         self.batches = [each for each in self.batches if each[0].last_offset < offset]
         self.durable_end = self.log_end_offset
 

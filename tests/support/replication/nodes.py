@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from lakemq.broker_core.api.errors import LakeMQError, Unavailable
 from lakemq.broker_core.cluster.identity import Peer
@@ -160,8 +161,14 @@ class TestCluster:
                 if name == leader:
                     node.replication.lead(place, "t/0", node.log(place), view)
                 else:
-                    node.replication.follow(place, "t/0", node.log(place), leader, epoch)
+                    node.replication.follow(
+                        place, "t/0", node.log(place), leader, epoch, partial(self._counts, name)
+                    )
         return self.nodes[leader].log(place)
+
+    def _counts(self, name: str, place: Place = PLACE) -> bool:
+        """As the catalog says."""
+        return name in self.views[place].in_sync
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
         async with asyncio.timeout(timeout_s):

@@ -179,6 +179,16 @@ class CompactsAhead(Broker):
         self.compact()
 
 
+class BeginsAtOnce(Broker):
+    """Drops what it has though it counts: its log can't be cut."""
+
+    def counts(self) -> bool:
+        return False
+
+    def _check_loss(self) -> None:
+        pass
+
+
 def _sums_unchecked(patch: Patch) -> None:
     patch.setattr(replica_log, "check_body", lambda header, body: None)
 
@@ -326,6 +336,7 @@ PLANTS = {
     "writes to a segment of its own": Plant(patch=_keeps_empty_segments),
     "copies without a throttle": Plant(patch=_copies_freely),
     "compacts what is not committed": Plant(broker=CompactsAhead),
+    "begins again while it counts": Plant(broker=BeginsAtOnce),
     "takes batches with flipped bits": Plant(patch=_sums_unchecked),
     "hides a damaged log": Plant(broker=HidesDamage),
     "unclean elections without a word": Plant(patch=_unclean_always),

@@ -37,7 +37,7 @@ def compact(name: str, log: SimulatedLog, end: int, invariants: Invariants) -> b
         return base < kept_from and newest.get(key_of(stored), -1) > base
 
     gone = log.compact(is_replaced, end)
-    invariants.compacted(name, gone, log.disk.compacted_end)
+    invariants.compacted(name, log, gone, end)
     return bool(gone)
 
 

@@ -325,6 +325,21 @@ async def test_a_topic_may_ask_for_less_than_all_replicas(
     await storage.stop()
 
 
+async def test_a_topic_may_ask_for_more_than_its_producers(
+    tmp_path: Path, assignments: Assignments
+) -> None:
+    """Also where there is one replica."""
+    storage = JournalStorage(tmp_path / "journal", JournalSettings(free_min_bytes=0))
+    await storage.start()
+    partitions = Partitions("me", storage, assignments)
+    await partitions.assign(topic(ME, config=TopicConfig(acks_min="leader")))
+    log: Any = partitions.log("t", 0)
+    appended = append(log, batch_of(b"x"), Acks.MEMORY)
+    assert not appended.done(), "it is not on the disk yet"
+    assert (await appended).acks is Acks.LEADER
+    await storage.stop()
+
+
 async def test_without_a_lease_nothing_is_served(tmp_path: Path, nodes: TestCluster) -> None:
     storage = JournalStorage(tmp_path / "journal", JournalSettings(free_min_bytes=0))
     await storage.start()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lakemq.broker_core.api.types import Offset
 from lakemq.broker_core.replication.follower import (
+    COUNTED_RETRY_S,
     RETRY_S,
     Append,
     AppendFailure,
@@ -23,8 +26,10 @@ from lakemq.broker_core.replication.types import Ask, Code, Diverging, LeaderSen
 from tests.support.replication.log_shape import LogShape
 
 
-def follower(log: LogShape) -> PartitionFollower:
-    return PartitionFollower("a", 3, log)
+def follower(log: LogShape, counted: Sequence[bool] = ()) -> PartitionFollower:
+    """`counted`: whether the catalog counts on it, at each look."""
+    looks = iter(counted)
+    return PartitionFollower("a", 3, log, lambda: next(looks, False))
 
 
 def send(base: int, batches: bytes = b"", watermark: int = 0, start: int = 0) -> LeaderSend:
@@ -164,6 +169,33 @@ def test_committed_records_go_only_with_everything() -> None:
     """After an unclean election, which is said."""
     mine = follower(LogShape([1, 1, 2], high_watermark=3))
     assert mine.received(diverging(3, 1, 2)) == [RestartAt(Offset(0), loses=True)]
+
+
+def test_what_counts_is_not_dropped() -> None:
+    """The catalog could elect it next, with nothing in it."""
+    log = LogShape([1, 1, 2], high_watermark=3)
+    mine = follower(log, [True, False])
+    assert mine.received(diverging(3, 1, 2)) == [AskLater(COUNTED_RETRY_S)]
+    assert mine.retry() == [SendAsk(again=True)]
+    assert mine.received(diverging(3, 1, 2)) == [RestartAt(Offset(0), loses=True)]
+
+
+def test_a_log_that_can_not_be_cut_begins_again() -> None:
+    mine = follower(LogShape([1, 1, 1]), [True, False])
+    assert mine.received(diverging(3, 1, 2, start=1)) == [Cut(Offset(2))]
+    assert mine.cut_refused() == [AskLater(COUNTED_RETRY_S)], "it counts still"
+    assert mine.cut_refused() == [], "of another cut"
+    assert mine.retry() == [SendAsk(again=True)]
+    assert mine.received(diverging(3, 1, 2, start=1)) == [Cut(Offset(2))], "it may work now"
+    assert mine.cut_refused() == [RestartAt(Offset(1), loses=False)]
+    assert mine.received(send(3, b"batches")) == []
+
+
+def test_an_empty_segment_that_can_not_go_is_written_to() -> None:
+    mine = follower(LogShape([1, 1], segments=[0, 2]))
+    assert mine.received(send(2, b"batches")) == [Cut(Offset(2))]
+    assert mine.cut_refused() == [SendAsk(again=True)]
+    assert mine.received(send(2, b"batches")) == [Append(b"batches"), SendAsk()]
 
 
 def test_the_start_of_the_log_follows_the_leaders_below_the_high_watermark() -> None:

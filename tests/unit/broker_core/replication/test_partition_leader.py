@@ -142,15 +142,6 @@ def test_the_leaders_own_disk_counts() -> None:
     assert lead.moved(0.0) == 1
 
 
-def test_compaction_stays_below_what_all_members_have() -> None:
-    lead = leader(LogShape([3, 3, 3]), in_sync="ab", minimum=3)
-    assert lead.copied_end == -1
-    lead.asked(said("b", 3, 2), 0.0)
-    lead.asked(said("c", 1), 0.0)
-    lead.moved(0.0)
-    assert (lead.copied_end, lead.high_watermark) == (2, 0), "also while nothing is committed"
-
-
 def test_what_a_follower_claims_beyond_its_own_end_does_not_count() -> None:
     lead = leader(LogShape([3, 3]), in_sync="ab")
     lead.asked(said("b", 1, 2), 0.0)

@@ -54,6 +54,18 @@ def test_it_leads_and_follows_as_the_catalog_says() -> None:
     assert role.assigned(again, active=True, last_epoch=3) == Lead(again.view, alone=False)
 
 
+def test_it_counts_as_long_as_the_catalog_says() -> None:
+    role = PartitionRole("a")
+    assert role.counts, "until the catalog says no"
+    for number, (in_sync, eligible, counts) in enumerate(
+        (("ab", "", True), ("b", "a", True), ("b", "", False))
+    ):
+        role.assigned(row("b", 1, number, in_sync=in_sync, eligible=eligible), active=True)
+        assert role.counts is counts
+    role.assigned(row("b", 1, 0, in_sync="ab"), active=True)
+    assert not role.counts, "an old row"
+
+
 def test_a_replica_that_the_catalog_names_no_more_is_dropped() -> None:
     role = PartitionRole("a")
     assert role.assigned(row("b", 1, 1), active=True) == Follow("b", 1)

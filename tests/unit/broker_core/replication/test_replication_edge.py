@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lakemq.broker_core.api.errors import NotLeader, StorageFenced, StorageFull
-from lakemq.broker_core.api.types import Offset
+from lakemq.broker_core.api.errors import CorruptLog, NotLeader, StorageFenced, StorageFull
+from lakemq.broker_core.api.types import Acks, Offset
 from lakemq.broker_core.replication import following as following_module
 from lakemq.broker_core.replication import manager
 from lakemq.broker_core.replication.types import Place, WishAnswer, WishCode
@@ -92,11 +92,20 @@ async def test_an_ack_waits_for_the_slowest_disk(cluster: TestCluster) -> None:
     await cluster.until(lambda: slow.log_end_offset == 2)
     await asyncio.sleep(0.02)
     assert not acked.done()
-    assert log.compacted_below == 1  # no more than all have
     slow.held = False
     slow.flush()
     await acked
-    assert log.compacted_below == 2
+
+
+async def test_acks_are_raised_as_long_as_it_leads(cluster: TestCluster) -> None:
+    """Also behind a time without a lease."""
+    log = await cluster.elect("a", 1)
+    assert log.acks_min is Acks.REPLICATED
+    replication = cluster.nodes["a"].replication
+    replication.keep_acks(PLACE, Acks.LEADER)
+    assert log.acks_min is Acks.LEADER
+    replication.end_waiting()
+    assert (log.acks_min, log.role) == (Acks.LEADER, "leader")
 
 
 async def test_followers_copy_while_the_leader_flushes(cluster: TestCluster) -> None:
@@ -187,6 +196,29 @@ async def test_diverging_logs_are_cut_and_agree_again(cluster: TestCluster) -> N
     assert old.cuts == [1]
     for each in lost:
         assert isinstance(each.exception(), NotLeader)
+
+
+@pytest.mark.parametrize("error", [ValueError("compacted"), CorruptLog("a bit has flipped")])
+async def test_a_log_that_can_not_be_cut_is_copied_again(
+    cluster: TestCluster, error: Exception
+) -> None:
+    """Once the catalog does not count on it."""
+    old = await cluster.elect("a", 1)
+    await old.append(b"kept")
+    await cluster.until(lambda: same(cluster))
+    await cluster.nodes["b"].replication.drop(PLACE)
+    await cluster.nodes["c"].replication.drop(PLACE)
+    old.append(b"lost")
+    await asyncio.sleep(0)
+    new = await cluster.elect("b", 2, in_sync=["b", "c"], among=["b", "c"])
+    await new.append(b"new")
+    old.cut_error = error
+    await cluster.elect("b", 2, among=["a"])
+    await cluster.until(lambda: len(old.cuts) > 1)
+    assert old.values() == [b"kept", b"lost"]
+    cluster.views[PLACE] = cluster.views[PLACE]._replace(in_sync=frozenset("bc"))
+    await cluster.until(lambda: same(cluster))
+    assert old.values() == [b"kept", b"new"]
 
 
 async def test_a_leader_told_of_a_later_epoch_takes_no_more(cluster: TestCluster) -> None:

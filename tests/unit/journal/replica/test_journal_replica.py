@@ -406,24 +406,20 @@ def test_what_is_copied_is_not_compressed_again(rig: Rig) -> None:
     assert data.startswith(copied) and len(data) < 2 * len(copied)
 
 
-def test_only_the_leader_retains_by_policy_and_compacts_what_all_have(
-    rig: Rig, log: JournalLog
-) -> None:
+def test_only_the_leader_retains_by_policy(rig: Rig, log: JournalLog) -> None:
     log.follow(1)
     for base in range(4):
         log.roll_at(Offset(base))
         copy(rig, batch(base))
     log.commit_to(Offset(4))
-    assert not log.leads and log.retention_end() == 3 and log.compaction_end() == 0
-    log.hold_compaction(Offset(2))
-    assert log.compaction_end() == 2
+    assert not log.leads and log.retention_end() == 3
     config = replace(rig.config, retention_bytes=0, retention_ms=None)
     end = log.retention_end()
     assert retain(log.folder, config, rig.now, end, by_policy=log.leads) == 0
     run(rig, log.delete_records(Offset(1)))
     assert [each.base_offset for each in log.folder.manifest.segments] == [1, 2, 3]
     log.lead(2, alone=True)
-    assert log.leads and log.compaction_end() == 3
+    assert log.leads
     assert retain(log.folder, config, rig.now, end, by_policy=log.leads) == 2
 
 
