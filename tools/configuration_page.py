@@ -14,6 +14,7 @@ from lakemq.broker_core.api.settings import is_reloadable
 from lakemq.broker_core.configuration.config import SECTIONS, ConfigSource
 from lakemq.broker_core.configuration.config_words import models_in
 from lakemq.broker_core.plugin_host import PluginHost
+from lakemq.plugins.admin.api.descriptions import texts_of
 
 _INTRODUCTION = """\
 # Configuration
@@ -74,8 +75,10 @@ def _section(name: str, model: type[BaseModel]) -> str:
     lines = [f"## `[{name}]`", "", " ".join((model.__doc__ or "").split()), ""]
     lines += ["| setting | type | default | reload | what it does |", "|---|---|---|---|---|"]
     nested: list[tuple[str, type[BaseModel]]] = []
+    texts = texts_of(model)
     for field, info in model.model_fields.items():
-        lines.append(_row(field, info, "yes | " if is_reloadable(info) else " | "))
+        reload = "yes | " if is_reloadable(info) else " | "
+        lines.append(_row(field, info, texts.get(field, ""), reload))
         nested += [(field, inner) for inner in models_in(info.annotation)]
     for field, inner in nested:
         if [each for each, _ in nested].count(field) > 1:
@@ -84,13 +87,16 @@ def _section(name: str, model: type[BaseModel]) -> str:
         else:
             lines += ["", f"Each entry of `{field}` (`[[{name}.{field}]]`):", ""]
         lines += ["| setting | type | default | what it does |", "|---|---|---|---|"]
-        lines += [_row(each, info) for each, info in inner.model_fields.items()]
+        texts = texts_of(inner)
+        lines += [
+            _row(each, info, texts.get(each, "")) for each, info in inner.model_fields.items()
+        ]
     return "\n".join(lines) + "\n"
 
 
-def _row(name: str, info: FieldInfo, reload: str = "") -> str:
+def _row(name: str, info: FieldInfo, text: str, reload: str = "") -> str:
     """`reload`: a column that sections have, and entries of their lists have not."""
-    text = " ".join((info.description or "").split()).replace("|", "\\|")
+    text = " ".join(text.split()).replace("|", "\\|")
     default = (
         "(required)"
         if info.is_required()

@@ -40,9 +40,7 @@ Unlimited = Annotated[int, BeforeValidator(lambda value: -1 if value == "none" e
 class Section(BaseModel):
     """A section of the TOML file: unknown keys and wrong types are errors."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class PluginSettings(Section):

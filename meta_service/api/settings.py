@@ -12,9 +12,7 @@ _Port = Annotated[int, Field(ge=0, le=65535)]
 class MetaSettings(BaseModel):
     """This node's member of the MetaService."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     host: str = ""
     """Address to bind to; empty: `node.host`."""

@@ -24,13 +24,19 @@ class DescribedSchema(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         """As pydantic calls it for each model."""
         found = super().model_schema(schema)
-        model: type[BaseModel] = schema["cls"]
-        for parent in reversed(model.__mro__[: model.__mro__.index(BaseModel)]):
-            for name, text in _texts(parent.__module__).get(parent.__name__, {}).items():
-                # Absent: a parent's field that the model is without.
-                if name in found.get("properties", {}):
-                    found["properties"][name]["description"] = text
+        for name, text in texts_of(schema["cls"]).items():
+            # Absent: a parent's field that the model is without.
+            if name in found.get("properties", {}):
+                found["properties"][name]["description"] = text
         return found
+
+
+def texts_of(model: type[BaseModel]) -> dict[str, str]:
+    """Field -> the text below it, also for fields of its parents."""
+    found: dict[str, str] = {}
+    for parent in reversed(model.__mro__[: model.__mro__.index(BaseModel)]):
+        found |= _texts(parent.__module__).get(parent.__name__, {})
+    return found
 
 
 @functools.cache
