@@ -24,6 +24,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from lakemq.local_cluster.process import NodeFailed
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.testing import Cluster, History
 from tests.support.cluster.load import Load, MqttLoad, until
@@ -347,7 +348,11 @@ def test_a_node_is_decommissioned(cluster: Running) -> None:
     load.stop()
     cluster.assert_no_loss()
     print(f"longest time without an ack: {load.gap_max_s:.2f} s")
-    # Its place in the MetaService's group is gone, so it comes back as a new node.
+    # Its place in the MetaService's group is gone, so it comes back as a new node, and is told so.
+    began = time.monotonic()
+    with pytest.raises(NodeFailed, match=f"'{ADDED}' is not a member any more.*--join"):
+        cluster.start_node(ADDED)
+    print(f"the old folder is refused after {time.monotonic() - began:.1f} s")
     shutil.rmtree(cluster.nodes[ADDED].data_dir)
     serve_added(cluster)
 
@@ -361,7 +366,12 @@ def test_a_dead_node_is_decommissioned(cluster: Running) -> None:
     load = Load(cluster, topic)
     load.start()
     load.until_acked(100)
+    with pytest.raises(AssertionError, match="is alive: stop it first"):
+        command(cluster, "node", "remove", ADDED)
     cluster.kill(ADDED)
+    until(lambda: nodes(cluster)[ADDED].state == "fenced")
+    with pytest.raises(AssertionError, match="holds .* partition replicas"):
+        command(cluster, "node", "remove", ADDED)
     said = command(cluster, "node", "decommission", ADDED, "--yes")
     assert f"removed {ADDED}" in said
     assert ADDED not in nodes(cluster)
