@@ -300,6 +300,7 @@ class JournalLog(Appends):
     def when_damaged(self, repair: Callable[[], Awaitable[bool]] | None) -> None:
         """See the port."""
         self._reader.repair = repair
+        self._writer.seals_damaged = repair is not None
 
     # ------------------------------------------------------------ cut
 

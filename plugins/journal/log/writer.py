@@ -94,6 +94,8 @@ class LogWriter:
         self.leads_epoch = -1
         """Epoch in which this replica leads; -1: it follows. A follower's segments roll where the
         leader's did, and there alone: so sealed ones are equal byte by byte on all replicas."""
+        self.seals_damaged = False
+        """Other replicas have what is damaged here."""
         self._rolls: deque[int] = deque()
         """Offsets at which the leader's segments began, ascending: added on the event loop, removed
         here."""
@@ -209,13 +211,13 @@ class LogWriter:
         return rolls[0] if rolls else -1
 
     def is_old(self, now_ms: int) -> bool:
-        """Whether the active segment has something in it and is to be sealed for its age."""
-        active = self.folder.manifest.segments[-1]
-        return (
-            self.folder.active_index.covered_bytes > 0
-            and now_ms - active.created_ms >= self.config.segment_age_max_ms
-            and self.leads_epoch >= 0
+        """Whether the active segment has something in it and is to be sealed for its age, or for
+        damage in it that only a sealed segment is mended of."""
+        folder, active = self.folder, self.folder.manifest.segments[-1]
+        ends = now_ms - active.created_ms >= self.config.segment_age_max_ms or (
+            self.seals_damaged and active.log_name in folder.damages
         )
+        return ends and folder.active_index.covered_bytes > 0 and self.leads_epoch >= 0
 
     def _write_some(self, run: _Run) -> None:
         """Write the batches that the active segment takes, in a new one if it takes none."""

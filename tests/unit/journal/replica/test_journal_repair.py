@@ -132,6 +132,33 @@ def test_a_file_that_the_disk_does_not_give_is_fetched(rig: Rig, how: str) -> No
     assert read_all(rig) == list(range(RECORDS))
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_damage_where_a_leader_still_writes_ends_the_segment(rig: Rig, leads: bool) -> None:
+    """A follower's segments end where its leader's do: it waits for that."""
+    peer, path = Peer(rig), rig.segment_path(2)
+    before = rig.disk.read(path)
+    rig.disk.flip_bit(path, 50, 1)
+    rig.forget_tail()
+    notice(rig)
+    rig.log.tick(rig.now, 0)
+    rig.flusher.run()
+    assert not rig.log.damaged(), "there is no other replica"
+
+    async def none() -> bool:
+        return False
+
+    rig.log.when_damaged(none)
+    if not leads:
+        rig.log.follow(1)
+    rig.log.tick(rig.now, 0)
+    rig.flusher.run()
+    assert rig.log.damaged() == ([10] if leads else [])
+    if leads:
+        assert repair(rig, peer) == [True]
+        assert rig.disk.read(rig.segment_path(2)) == before
+        assert read_all(rig) == list(range(RECORDS))
+
+
 def test_a_reader_waits_for_the_repair(rig: Rig) -> None:
     peer = Peer(rig)
     rig.disk.flip_bit(rig.segment_path(0), 50, 1)
