@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from lakemq.broker_core.configuration.config import Config
 from lakemq.broker_core.plugin_host import LoadedPlugin, PluginHost, PluginPoint
 from lakemq.broker_core.publishing.interception import Interception
 from lakemq.broker_core.publishing.interception_metrics import register_interception_metrics
+from lakemq.broker_core.publishing.traced_broker import TracedBroker
 from lakemq.broker_core.replication_metrics import register_replication_metrics
 from lakemq.broker_core.security.assembly import Security
 from lakemq.broker_core.security.metrics import register_metrics
@@ -113,6 +115,8 @@ class Node:
         folder.open()
         self._stack.callback(folder.close)
         self._stack.callback(self.telemetry.close)
+        if self.telemetry.tracing is not None:
+            self._stack.push_async_callback(self.telemetry.tracing.stop)
         register_process_metrics(self.telemetry.meter("process"), self.data_dir)
         # Before storage and security, which take the catalog's client; the stack closes in reverse,
         # so the catalog outlives all that use it.
@@ -219,6 +223,7 @@ class Node:
             self.node_id,
             self.data_dir / plugin.name,
             self.telemetry.meter(f"plugins.{plugin.name}"),
+            self.telemetry.traces,
         )
 
     def _storage(self) -> tuple[Storage, Path]:
@@ -284,7 +289,9 @@ class Node:
             "Corrupt stored batches that a reader skipped.",
         )
         register_interception_metrics(self.telemetry.meter("broker_core"), interception)
-        broker = CoreBroker(
+        traces = self.telemetry.traces
+        make = CoreBroker if traces is None else partial(TracedBroker, traces=traces)
+        broker = make(
             node_id=self.node_id,
             cluster_id=self._member.cluster_id,
             meta=self._member.client(),

@@ -130,7 +130,7 @@ class _Notes(NoOpMeter):
 class _Telemetry:
     """Stands where a node has its `Telemetry`."""
 
-    push = None
+    push = tracing = traces = None
 
     def __init__(self) -> None:
         self.found: list[Instrument] = []

@@ -25,6 +25,7 @@ from lakemq.broker_core.api.records.batch import BatchHeader
 from lakemq.broker_core.api.scheduling.schedules import Schedules
 from lakemq.broker_core.api.schemas.types import Schemas
 from lakemq.broker_core.api.settings import PluginSettings
+from lakemq.broker_core.api.tracing import Traces
 from lakemq.broker_core.api.transactions.ports import Transactions
 from lakemq.broker_core.api.types import (
     NO_CONTEXT,
@@ -66,6 +67,8 @@ class PluginContext:
     data_dir: Path
     """Folder for the files of this plugin; it may not exist yet."""
     meter: Meter
+    traces: Traces | None = None
+    """None: traces are off."""
 
 
 AppendDone = Callable[[AppendResult | LakeMQError], None]

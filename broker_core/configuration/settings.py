@@ -147,3 +147,10 @@ class TelemetrySettings(Section):
     Needs `pip install lakemq[otlp]`."""
     otlp_interval_ms: int = Field(default=0, ge=0)
     """Time between two pushes (ms); 0: what `OTEL_METRIC_EXPORT_INTERVAL` says, else a minute."""
+    trace_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Traces are on where this is above 0: records whose sender records a trace
+    (`traceparent`) are followed through the broker, and so is this share of the batches whose
+    senders say nothing. Spans go to where the variables `OTEL_EXPORTER_OTLP_*` say. Needs
+    `pip install lakemq[otlp]`."""
+    trace_spans_max_per_s: int = Field(default=1_000, ge=1)
+    """Most spans of this node, whatever clients ask for (spans/s)."""

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import entry_points
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExporter, MetricsData
 
@@ -21,7 +21,6 @@ from lakemq.broker_core.api.errors import ConfigError
 from lakemq.broker_core.configuration.settings import TelemetrySettings
 
 _log: Final = logging.getLogger(__name__)
-_GROUP: Final = "opentelemetry_metrics_exporter"
 _EXPORTERS: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 """Protocol -> name of its entry point."""
 _LAST_S: Final = 5.0
@@ -75,16 +74,23 @@ def otlp_push(
 ) -> OtlpPush | None:
     """None unless settings or variables ask for it. Raises ConfigError."""
     asked = environment.get("OTEL_METRICS_EXPORTER", "").split(",")
-    disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    if disabled or not (settings.otlp_endpoint or "otlp" in map(str.strip, asked)):
+    if is_disabled(environment) or not (settings.otlp_endpoint or "otlp" in map(str.strip, asked)):
         return None
     interval_ms = settings.otlp_interval_ms or _interval_ms(environment)
-    return OtlpPush(_exporter(settings.otlp_endpoint, environment), interval_ms / 1000)
+    exporter: MetricExporter = otlp_exporter("metrics", settings.otlp_endpoint, environment)
+    return OtlpPush(exporter, interval_ms / 1000)
 
 
-def _exporter(endpoint: str, environment: Mapping[str, str]) -> MetricExporter:
+def is_disabled(environment: Mapping[str, str]) -> bool:
+    """Whether `OTEL_SDK_DISABLED` says that nothing shall be sent."""
+    return environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def otlp_exporter(signal: str, endpoint: str, environment: Mapping[str, str]) -> Any:
+    """What sends `metrics` or `traces` with the protocol that the variables name; `endpoint` empty:
+    where they say. ConfigError: no such protocol, or it is not installed."""
     protocol = (
-        environment.get("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL")
+        environment.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
         or environment.get("OTEL_EXPORTER_OTLP_PROTOCOL")
         or "http/protobuf"
     )
@@ -93,16 +99,15 @@ def _exporter(endpoint: str, environment: Mapping[str, str]) -> MetricExporter:
         raise ConfigError(
             f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol!r}; it takes {' or '.join(_EXPORTERS)}"
         )
-    found = entry_points(group=_GROUP, name=name)
+    found = entry_points(group=f"opentelemetry_{signal}_exporter", name=name)
     if not found:
         package = f"opentelemetry-exporter-{name.replace('_', '-')}"
         raise ConfigError(
-            f"metrics shall be pushed by OTLP ({protocol}), and {package} is not installed: "
+            f"{signal} shall be pushed by OTLP ({protocol}), and {package} is not installed: "
             f"pip install {package}"
         )
     (point, *_) = found
-    exporter: MetricExporter = point.load()(**({"endpoint": endpoint} if endpoint else {}))
-    return exporter
+    return point.load()(**({"endpoint": endpoint} if endpoint else {}))
 
 
 def _interval_ms(environment: Mapping[str, str]) -> float:

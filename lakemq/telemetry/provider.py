@@ -1,4 +1,5 @@
-"""OpenTelemetry: one meter provider, read when Prometheus scrapes, and pushed by OTLP if wanted."""
+"""OpenTelemetry: one meter provider, read when Prometheus scrapes and pushed by OTLP if wanted, and
+one tracer provider if wanted."""
 
 from __future__ import annotations
 
@@ -10,22 +11,26 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from lakemq.broker_core.api.tracing import Traces
 from lakemq.broker_core.configuration.settings import TelemetrySettings
 from lakemq.telemetry.otlp import OtlpPush, otlp_push
+from lakemq.telemetry.tracing import Tracing, tracing
 
 
 class Telemetry:
-    """The node's metrics. Without a reader every instrument is a no-op that costs nothing."""
+    """The node's metrics and traces. Without a reader every instrument is a no-op that costs
+    nothing; without traces there is no tracer at all."""
 
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self, settings: TelemetrySettings, node_id: str, version: str) -> None:
-        """Raises ConfigError: metrics shall be pushed and can't be."""
-        resource = {
+        """Raises ConfigError: metrics or traces shall be pushed and can't be."""
+        attributes = {
             "service.name": "lakemq", "service.version": version, "service.instance.id": node_id,
         }  # fmt: skip
         # What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say comes before what we say.
         said = OTELResourceDetector().detect().attributes
+        resource = Resource.create({**attributes, **said})
         # Not Prometheus' global registry: several nodes in one process, as in tests, must not meet
         # in it.
         self._registry = CollectorRegistry()
@@ -38,9 +43,12 @@ class Telemetry:
         # `close` shuts it down; a handler at exit would keep every provider of a process alive.
         self._provider = MeterProvider(
             metric_readers=readers,
-            resource=Resource.create({**resource, **said}),
+            resource=resource,
             shutdown_on_exit=False,
         )
+        self.tracing: Tracing | None = tracing(settings, resource)
+        self.traces: Traces | None = self.tracing.traces if self.tracing is not None else None
+        """None: traces are off."""
 
     def meter(self, name: str) -> Meter:
         """The meter of one component; the same name gives the same meter."""

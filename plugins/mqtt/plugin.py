@@ -28,6 +28,8 @@ def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Liste
     if not isinstance(settings, MqttSettings):
         raise PluginError(f"plugin {context.name}: settings are {type(settings).__name__}")
     engine = MqttEngine(settings, broker)
+    if context.traces is not None:
+        engine.follow(context.traces)
     register_metrics(context.meter, engine.hub)
     return [MqttListener(each, engine) for each in settings.all_listeners()]
 

@@ -12,6 +12,7 @@ from opentelemetry.metrics import Meter
 from lakemq.broker_core.api.administration.routes import AnyRoute
 from lakemq.broker_core.api.errors import StartupError
 from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.tracing import Traces
 from lakemq.plugins.native.config import NativeSettings
 from lakemq.plugins.native.metrics import observe_native, observe_queues
 from lakemq.plugins.native.proto.admin_pb2_grpc import add_AdminServicer_to_server
@@ -59,10 +60,17 @@ class NativeListener:
 
     name = "native"
 
-    def __init__(self, broker: Broker, settings: NativeSettings, meter: Meter) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        settings: NativeSettings,
+        meter: Meter,
+        traces: Traces | None = None,
+    ) -> None:
+        """`traces`: None: they are off."""
         self._broker = broker
         self._settings = settings
-        self._service = NativeService(broker, settings)
+        self._service = NativeService(broker, settings, traces)
         self._metadata = MetadataService(broker)
         self._admin = AdminService(broker)
         self._transactions = TransactionService(broker, settings)

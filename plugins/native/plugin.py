@@ -23,7 +23,7 @@ def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Liste
     from lakemq.plugins.native.listener import NativeListener
 
     assert isinstance(context.settings, NativeSettings)
-    return [NativeListener(broker, context.settings, context.meter)]
+    return [NativeListener(broker, context.settings, context.meter, context.traces)]
 
 
 @hookimpl

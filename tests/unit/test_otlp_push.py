@@ -3,59 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from queue import Queue
-from typing import cast
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-    ExportMetricsServiceResponse,
-)
 
 from lakemq.broker_core.api.errors import ConfigError
 from lakemq.broker_core.configuration.settings import TelemetrySettings
 from lakemq.telemetry.otlp import otlp_push
 from lakemq.telemetry.provider import Telemetry
-
-Received = Queue[ExportMetricsServiceRequest]
-
-
-class Collector(ThreadingHTTPServer):
-    """Takes OTLP over HTTP."""
-
-    def __init__(self) -> None:
-        self.received: Received = Queue()
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path == "/v1/metrics":
-            cast(Collector, self.server).received.put(ExportMetricsServiceRequest.FromString(body))
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(ExportMetricsServiceResponse().SerializeToString())
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing."""
+from tests.support.node.otlp_collector import Collector
 
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     with Collector() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def settings(**given: object) -> TelemetrySettings:
@@ -67,7 +29,7 @@ async def pushed(telemetry: Telemetry, collector: Collector) -> dict[str, float]
     telemetry.meter("m").create_counter("lakemq.seen", "{record}").add(7)
     assert telemetry.push is not None
     telemetry.push.start()
-    request = await asyncio.to_thread(collector.received.get, timeout=20)
+    request = await asyncio.to_thread(collector.metrics.get, timeout=20)
     await telemetry.push.stop()
     telemetry.close()
     (resource,) = request.resource_metrics
@@ -108,7 +70,7 @@ async def test_a_node_that_stops_pushes_once_more(collector: Collector) -> None:
     telemetry.push.start()
     await telemetry.push.stop()
     telemetry.close()
-    assert collector.received.get(timeout=20).resource_metrics
+    assert collector.metrics.get(timeout=20).resource_metrics
 
 
 def test_nothing_is_pushed_unless_asked_for() -> None:

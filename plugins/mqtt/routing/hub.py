@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader, Undecided
 from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
+from lakemq.broker_core.api.tracing import Traces
 from lakemq.broker_core.api.types import AccessContext, Acks, Operation, Principal, Resource
 from lakemq.plugins.mqtt.routing import history
 from lakemq.plugins.mqtt.routing.bans import BanRules, Bans
@@ -134,6 +135,7 @@ class Hub:
 
     unheard: Callable[[str, bytes | None], bool] = staticmethod(lambda topic, key: False)
     """Whether records of a topic do not come to this node: those of a key, or any (None)."""
+    traces: Traces | None = None
 
     def __init__(
         self,

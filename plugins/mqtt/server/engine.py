@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 from lakemq.broker_core.api.errors import LakeMQError, NotAuthenticated, TopicExists
 from lakemq.broker_core.api.ports import BoundPublish, Broker, Exchange
 from lakemq.broker_core.api.records.batch import read_header
+from lakemq.broker_core.api.tracing import Traces
 from lakemq.broker_core.api.types import (
     AccessContext,
     Acks,
@@ -44,6 +45,7 @@ from lakemq.plugins.mqtt.server.history_reader import HistoryReader
 from lakemq.plugins.mqtt.server.reading import Salvage
 from lakemq.plugins.mqtt.server.slices import Slices
 from lakemq.plugins.mqtt.server.state_store import MqttJournal
+from lakemq.plugins.mqtt.server.traced_routes import RouteBatch, traced
 from lakemq.plugins.mqtt.session import authenticating
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.progress import Dialogue
@@ -109,8 +111,7 @@ class MqttEngine:
     """Whether sockets may be read; False: the engine is about to disconnect its clients."""
 
     def __init__(self, settings: MqttSettings, broker: Broker) -> None:
-        self.settings = settings
-        self.broker = broker
+        self.settings, self.broker = settings, broker
         self.hub = Hub(
             bindings=[binding.binding() for binding in settings.bindings],
             authorize=broker.authorize,
@@ -126,6 +127,7 @@ class MqttEngine:
             rewrites=[rule.rule() for rule in settings.rewrites],
             auto_subscriptions=[(one.filter, one.options()) for one in settings.auto_subscriptions],
         )
+        self._deliver: RouteBatch = self._route
         self.hub.rights.charge = broker.charge
         self.hub.rights.withdrawn_from = broker.ended
         self.links: dict[Peer, Link] = {}
@@ -183,6 +185,11 @@ class MqttEngine:
         """Milliseconds since the epoch: wall clock at start, monotonic from then on, so that
         setting the system's clock moves no timer."""
         return self._clock_base_ms + time.monotonic_ns() // 1_000_000
+
+    def follow(self, traces: Traces) -> None:
+        """Make spans, from now on. Without this nothing in the way of a message looks for them."""
+        self.hub.traces = traces
+        self._deliver = traced(self._route, traces, self.hub.delivery)
 
     # -- life
 
@@ -420,10 +427,10 @@ class MqttEngine:
         for batch in batches:
             few = batch.columns is not None and len(batch.columns.values) <= _RECORDS_A_SLICE
             if few and not self._arrived.waiting:
-                for _ in self._route(topic, batch):
+                for _ in self._deliver(topic, batch):
                     pass
                 continue
-            self._arrived.add(self._route(topic, batch), len(batch.data))
+            self._arrived.add(self._deliver(topic, batch), len(batch.data))
         if self._arrived.waiting:
             self._arrived.begin()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from lakemq.broker_core.api.errors import StorageFull
+from lakemq.broker_core.api.tracing import end
 from lakemq.broker_core.api.types import Acks, Operation
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.delayed import PREFIX, delay, is_for_clients, split_delayed
@@ -15,7 +16,8 @@ from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
 from lakemq.plugins.mqtt.routing.subscriptions import Target
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.progress import Route
-from lakemq.plugins.mqtt.state.appends import Outcome
+from lakemq.plugins.mqtt.session.receipt import Receipt, receive_span
+from lakemq.plugins.mqtt.state.appends import AppendCallback, Outcome
 from lakemq.plugins.mqtt.state.delivery import Delivery
 from lakemq.plugins.mqtt.state.records import client_header, qos_2_header, record_headers
 from lakemq.plugins.mqtt.state.sessions import NOWHERE, Session
@@ -154,15 +156,20 @@ def _store_plain(connection: Connection, packet: Publish, route: Route, topic: s
 
 
 def _pass_on(connection: Connection, packet: Publish, route: Route, now_ms: int) -> None:
-    hub, binding = connection.hub, route.binding
+    hub, binding, span = connection.hub, route.binding, None
+    if hub.traces is not None and packet.properties is not NO_PROPERTIES and route.delay_s is None:
+        span = receive_span(hub.traces, packet, connection.client_id)
     if binding is not None and binding.takes(packet.qos):
-        _store(connection, packet, binding, route)
+        receiver = connection if span is None else Receipt(connection, span)
+        _store(connection, packet, binding, route, receiver)
         return
     if route.delay_s is not None:
         _delay(connection, packet, route.delay_s, now_ms)
         return
     # Delivered through memory alone: all subscribers have it, or have it queued, before the answer.
     hub.route(message_of(packet, now_ms, connection.client_id), now_ms)
+    if span is not None:
+        end(span)
     if packet.qos:
         connection.inflow.qos_1 -= packet.qos == 1
         _acknowledge(connection, packet.packet_id, packet.qos, NOWHERE, now_ms)
@@ -190,7 +197,13 @@ def _may_retain(connection: Connection, packet: Publish, route: Route, now_ms: i
     return True
 
 
-def _store(connection: Connection, packet: Publish, binding: Binding, route: Route) -> None:
+def _store(
+    connection: Connection,
+    packet: Publish,
+    binding: Binding,
+    route: Route,
+    receiver: AppendCallback,
+) -> None:
     inflow = connection.inflow
     inflow.appends += 1
     inflow.appends_bytes += len(packet.payload)
@@ -204,7 +217,7 @@ def _store(connection: Connection, packet: Publish, binding: Binding, route: Rou
     # sends the PUBLISH again after a crash gets PUBREC, not a second record [MQTT-4.3.3-10].
     if packet.qos == 2 and session is not None and session.durable:
         headers += qos_2_header(session.incarnation, packet.packet_id)
-    connection.hub.store(binding, connection.principal, route.key, packet, headers, connection)
+    connection.hub.store(binding, connection.principal, route.key, packet, headers, receiver)
 
 
 def _delay(connection: Connection, packet: Publish, delay_s: int, now_ms: int) -> None:

@@ -75,6 +75,7 @@ from lakemq.plugins.native.sdk.queue.record import QueueRecord
 from lakemq.plugins.native.sdk.schedules import Scheduled, Schedules
 from lakemq.plugins.native.sdk.schemas import Schemas, Serializer
 from lakemq.plugins.native.sdk.tiered import stored_batches
+from lakemq.plugins.native.sdk.tracing import trace_context
 from lakemq.plugins.native.sdk.transactions.staging import (
     CommitResult,
     SinkHandle,
@@ -203,4 +204,5 @@ __all__ = [
     "from_arrow",
     "stored_batches",
     "to_arrow",
+    "trace_context",
 ]

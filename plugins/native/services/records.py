@@ -10,6 +10,7 @@ import grpc
 
 from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
 from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.tracing import Traces
 from lakemq.broker_core.api.types import (
     Acks,
     AppendResult,
@@ -35,6 +36,7 @@ from lakemq.plugins.native.server.quotas import pay_for_reading, pay_for_writing
 from lakemq.plugins.native.services.fetch_many import FetchAnswer, FetchSession, log_to_read
 from lakemq.plugins.native.services.produce_window import Window
 from lakemq.plugins.native.services.tiered import tiered_segments
+from lakemq.plugins.native.services.traced_calls import TracedCalls
 
 _Context = grpc.aio.ServicerContext[object, object]
 
@@ -42,8 +44,11 @@ _Context = grpc.aio.ServicerContext[object, object]
 class NativeService(NativeServicer):
     """Implements `native.proto`; its docstrings are there."""
 
-    def __init__(self, broker: Broker, settings: NativeSettings) -> None:
+    def __init__(
+        self, broker: Broker, settings: NativeSettings, traces: Traces | None = None
+    ) -> None:
         self._broker = broker
+        self._calls = None if traces is None else TracedCalls(traces)
         self.settings = settings
         self.groups = GroupHost(broker, settings)
         self.batches_in = 0
@@ -141,6 +146,8 @@ class NativeService(NativeServicer):
     ) -> AsyncIterator[pb.ProduceResponse]:
         """Append the batches of a stream; answers, errors of a batch too, come in its order."""
         principal = await self._principal(context)
+        if self._calls is not None:
+            self._calls.take_context(context)
         window: Window[AppendResult] = Window(self.settings.produce_bytes_in_flight_max)
         reader = asyncio.create_task(self._read_produce(request_iterator, principal, window))
         try:
@@ -235,7 +242,10 @@ class NativeService(NativeServicer):
         """What is read of some partitions, paid for by the caller."""
         principal = await self._principal(context)
         session = FetchSession(self._broker, self.settings, principal, request)
-        async with aclosing(session.read(partitions, lambda: self.stopping)) as answers:
+        read = session.read(partitions, lambda: self.stopping)
+        if self._calls is not None:
+            read = self._calls.fetched(read, context)
+        async with aclosing(read) as answers:
             async for answer in answers:
                 self.bytes_out += len(answer.batches)
                 await pay_for_reading(self._broker, principal, answer.batches)

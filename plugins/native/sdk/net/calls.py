@@ -19,6 +19,7 @@ from lakemq.plugins.native.sdk.net.fetched import (
     parse_fetch_response,
 )
 from lakemq.plugins.native.sdk.producer.checking import check_columns, check_record
+from lakemq.plugins.native.sdk.tracing import current_headers, is_traced, with_headers
 from lakemq.plugins.native.sdk.types import (
     GroupDescription,
     GroupMember,
@@ -231,6 +232,8 @@ def columns_given(records: Columns | Sequence[NewRecord], now_ms: int) -> Column
     records = list(records)
     for record in records:
         check_record(record)
+    if is_traced() and (added := current_headers()):
+        records = [with_headers(record, added) for record in records]
     return columns_of(records, now_ms)
 
 

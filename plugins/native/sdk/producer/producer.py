@@ -44,6 +44,7 @@ from lakemq.plugins.native.sdk.producer.accumulator import (
 from lakemq.plugins.native.sdk.producer.checking import check_record
 from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner
 from lakemq.plugins.native.sdk.producer.produce_stream import ProduceStream
+from lakemq.plugins.native.sdk.tracing import current_headers, is_traced, with_headers
 from lakemq.plugins.native.sdk.types import NewRecord, RecordMetadata
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class Producer:
         connection.routes.start()
         connection.routes.watch(self._rerouted)
         self._view_version = 0
+        self._traced = is_traced()
         self._stream_to("")
 
     async def __aenter__(self) -> Self:
@@ -156,6 +158,8 @@ class Producer:
         # Before the first await: a bad record must not wait for room, nor be noticed in a batch of
         # good ones.
         check_record(record)
+        if self._traced:
+            record = with_headers(record, current_headers())
         # Asked first, since awaiting a set event still costs a coroutine on the path of every
         # record.
         if not self._has_space.is_set():

@@ -25,6 +25,7 @@ from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 from lakemq.plugins.native.sdk.producer.accumulator import cut
 from lakemq.plugins.native.sdk.producer.checking import check_record
 from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner
+from lakemq.plugins.native.sdk.tracing import current_headers, is_traced, with_headers
 from lakemq.plugins.native.sdk.transactions.staged_batches import OutgoingStaged, StagedBatches
 from lakemq.plugins.native.sdk.types import NewRecord
 
@@ -252,6 +253,7 @@ class StagedWriter:
         self._changed = asyncio.Event()
         self._failed: LakeMQError | None = None
         self._driver: asyncio.Task[None] | None = None
+        self._traced = is_traced()
 
     async def __aenter__(self) -> Self:
         return self
@@ -279,6 +281,8 @@ class StagedWriter:
         """Take one record. Waits while the buffer is full."""
         record = NewRecord(value, key, headers, timestamp_ms)
         check_record(record)
+        if self._traced:
+            record = with_headers(record, current_headers())
         count = self._partition_counts.get(topic) or await self._partitions_of(topic)
         home = self._home(topic, partition, count)
         if home is None:
