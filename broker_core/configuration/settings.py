@@ -27,7 +27,10 @@ class NodeSettings(Section):
     host: str = "127.0.0.1"
     """Address that listeners bind to where their own section names none."""
     log_level: Reloadable[Literal["debug", "info", "warning", "error"]] = "warning"
-    """How much the node says on standard error."""
+    """How much the node says in its log."""
+    log_format: Literal["text", "json", "journald"] = "text"
+    """`text` and `json`: lines on standard error; `journald`: entries of systemd's journal with
+    fields of their own (`journalctl LAKEMQ_CLIENT=...`)."""
     event_loop: Literal["auto", "uvloop", "asyncio"] = "auto"
     """What drives the sockets; `auto`: uvloop where it is installed, else asyncio's own."""
 

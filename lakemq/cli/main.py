@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import signal
 import sys
@@ -38,6 +37,7 @@ from lakemq.cli.user_commands import user
 from lakemq.runtime import loop_factory, settle
 from lakemq.service_manager import READY, STOPPING, notify, reloading
 from lakemq.spark_plugin.cli.commands import commands as spark_commands
+from lakemq.telemetry.logs import set_up_logs
 
 if TYPE_CHECKING:
     from lakemq.node import Node
@@ -79,12 +79,25 @@ Join = Annotated[
 ]
 
 
-def _load(file: Path | None, data_dir: Path | None = None, join: Sequence[str] = ()) -> Config:
+LogFormat = Annotated[
+    str | None,
+    typer.Option("--log-format", metavar="text|json|journald", help="Overrides node.log_format."),
+]
+
+
+def _load(
+    file: Path | None,
+    data_dir: Path | None = None,
+    join: Sequence[str] = (),
+    log_format: str | None = None,
+) -> Config:
     environment = dict(os.environ)
     if join:
         # As environment variables, which come before the file: options have one way in, and are
         # checked alike.
         environment["LAKEMQ_META__JOIN"] = json.dumps(list(join))
+    if log_format is not None:
+        environment["LAKEMQ_NODE__LOG_FORMAT"] = log_format
     if data_dir is not None:
         environment["LAKEMQ_NODE__DATA_DIR"] = str(data_dir)
     try:
@@ -95,14 +108,15 @@ def _load(file: Path | None, data_dir: Path | None = None, join: Sequence[str] =
 
 @app.command()
 @option_groups
-def start(config: ConfigFile = None, data_dir: DataDir = None, join: Join = None) -> None:
+def start(
+    config: ConfigFile = None,
+    data_dir: DataDir = None,
+    join: Join = None,
+    log_format: LogFormat = None,
+) -> None:
     """Run a node until Ctrl-C or SIGTERM."""
-    loaded = _load(config, data_dir, join or ())
-    logging.basicConfig(
-        level=loaded.node.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    loaded = _load(config, data_dir, join or (), log_format)
+    set_up_logs(loaded.node.log_level, loaded.node.log_format, loaded.node.id)
     try:
         with asyncio.Runner(loop_factory=loop_factory(loaded.node.event_loop)) as runner:
             runner.run(_run(loaded))

@@ -542,8 +542,7 @@ class MqttEngine:
                 self._exchanges[dialogue] = exchange
             outcome = await exchange.step(dialogue.said)
         except LakeMQError as error:
-            if not isinstance(error, NotAuthenticated):
-                log.warning("%r was not authenticated: %s", connection, error)
+            self._not_authenticated(connection, error)
             reason = connect_reason(error)
             authenticating.refused(connection, dialogue, reason, str(error), self.now_ms())
         else:
@@ -558,6 +557,12 @@ class MqttEngine:
         if link is not None:
             link.read_on()
         self.after()
+
+    def _not_authenticated(self, connection: Connection, error: LakeMQError) -> None:
+        """Tell what is no fault of the client."""
+        if not isinstance(error, NotAuthenticated):
+            client = {"client": connection.client_id}
+            log.warning("%r was not authenticated: %s", connection, error, extra=client)
 
     async def _decide(self, question: Question, then: Continuation) -> None:
         """Have found out what a client may do, beside everything else."""
@@ -591,8 +596,7 @@ class MqttEngine:
         try:
             principal = await self.broker.authenticate(credentials)
         except LakeMQError as error:
-            if not isinstance(error, NotAuthenticated):
-                log.warning("%r was not authenticated: %s", connection, error)
+            self._not_authenticated(connection, error)
             connection.refused(connect_reason(error), str(error), self.now_ms())
         else:
             connection.authenticated(principal, self.now_ms())

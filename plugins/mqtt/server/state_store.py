@@ -100,7 +100,7 @@ class MqttJournal:
             except (BadSnapshot, UnicodeDecodeError) as error:
                 self._salvage.refused(Place(SESSIONS, *record[:2]), error)
         for client_id, what in replay.left_out:
-            log.error("session of %r: left out: %s", client_id, what)
+            log.error("session of %r: left out: %s", client_id, what, extra={"client": client_id})
         await self.delays.read()
         await self._bans.read(self._now_ms())
         for name in dict.fromkeys(binding.topic for binding in hub.bindings):
@@ -243,7 +243,9 @@ class MqttJournal:
             async with self._loads:
                 found = await self._fetch([place for place in places if place is not None])
         except LakeMQError as error:
-            log.warning("messages for %r could not be loaded: %s", session.client_id, error)
+            name = session.client_id
+            text = "messages for %r could not be loaded: %s"
+            log.warning(text, name, error, extra={"client": name})
             # The client connects again, and they are asked for then.
             outbound.loading = False
             if session.connection is not None:

@@ -85,9 +85,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         add_user(folder, name, *roles)
     pem = ISSUER.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     (folder / "issuer.pem").write_bytes(pem)
-    with NodeProcess(folder, PORTS_FREE + CONFIG.format(folder=folder)) as running:
+    config = PORTS_FREE + CONFIG.format(folder=folder) + '[node]\nlog_level = "debug"\n'
+    with NodeProcess(folder, config, arguments=("--log-format", "json")) as running:
         yield running
     log = running.log_file.read_text()
+    # All that it says, also what libraries say: one JSON object a line.
+    assert {json.loads(line)["node"] for line in log.splitlines()} == {"node-1"}
     for secret in ("'s password", "eyJ", "$argon2"):
         assert secret not in log
     assert "Traceback" not in log
