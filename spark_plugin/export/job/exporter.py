@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from lakemq.plugins.native.sdk import UnknownTopic
+from lakemq.plugins.native.sdk.tracing import is_traced
 from lakemq.spark_plugin.errors import ExportError, ExportFenced, OptionError, TopicRecreated
 from lakemq.spark_plugin.export.decoding.column_types import REST, Evolve
 from lakemq.spark_plugin.export.job.bounds import bounded, parse_bound
@@ -38,6 +39,7 @@ from lakemq.spark_plugin.export.tables.files import (
     new_token,
 )
 from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable, Progress
+from lakemq.spark_plugin.export.tracing import commit_span
 from lakemq.spark_plugin.source import planning
 from lakemq.spark_plugin.source.broker_reader import client_of, retrying, view_of
 from lakemq.spark_plugin.source.offsets import TopicCursor
@@ -209,11 +211,13 @@ class Exporter:
             # Dead letters first. After a crash in between they are ahead, and the next run skips
             # them; the other way round they would be lost for good.
             self._dead.commit(key, dead, folder, after.offsets)
-        self._landing.commit(key, files, before, after)
         all_files = [file for each in files.values() for file in each]
+        rows = sum(file.rows for file in all_files)
+        with commit_span(key.topic, key.export_id, self._table, results, rows):
+            self._landing.commit(key, files, before, after)
         return CommitReport(
             attempt=after.attempt,
-            rows=sum(file.rows for file in all_files),
+            rows=rows,
             records=records_read(results),
             files=len(all_files),
             size_bytes=sum(file.size_bytes for file in all_files),
@@ -387,7 +391,7 @@ class Exporter:
             value_schema=settings.value_schema, message=settings.message,
             delimiter=settings.delimiter,
             evolve="strict" if settings.sql else settings.evolve,
-            partition_by=settings.partition_by,
+            partition_by=settings.partition_by, traced=is_traced(),
             dlq_location=dead.table.location if dead is not None else "",
             dlq_folder=dead_folder, dlq_schema=self._dead_schema,
         )  # fmt: skip

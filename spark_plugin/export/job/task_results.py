@@ -69,6 +69,14 @@ class SkippedOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class TracedRecords:
+    """Some of the records that the task has read belong to traces."""
+
+    contexts: tuple[str, ...]
+    """Each a `traceparent` (W3C Trace Context)."""
+
+
+@dataclass(frozen=True, slots=True)
 class RangeRead:
     """The task has read the offsets [start, end). Every task ends with one."""
 
@@ -80,7 +88,14 @@ class RangeRead:
 
 
 TaskResult = (
-    DataFile | DeadLetterFile | NewFields | NewRoutes | RestFields | SkippedOffsets | RangeRead
+    DataFile
+    | DeadLetterFile
+    | NewFields
+    | NewRoutes
+    | RestFields
+    | SkippedOffsets
+    | TracedRecords
+    | RangeRead
 )
 
 _KINDS: Final[Mapping[str, type[TaskResult]]] = {
@@ -88,6 +103,7 @@ _KINDS: Final[Mapping[str, type[TaskResult]]] = {
     "routes": NewRoutes,
     "rest": RestFields,
     "skipped": SkippedOffsets,
+    "traced": TracedRecords,
     "read": RangeRead,
 }
 
@@ -112,6 +128,8 @@ def _fields(result: TaskResult) -> tuple[Any, ...]:
             return ("rest", rows, names)
         case SkippedOffsets(partition, start, end):
             return ("skipped", partition, start, end)
+        case TracedRecords(contexts):
+            return ("traced", contexts)
         case RangeRead(partition, start, end, rows):
             return ("read", partition, start, end, rows)
         case _:

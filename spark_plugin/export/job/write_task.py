@@ -30,6 +30,7 @@ from lakemq.spark_plugin.export.job.task_results import (
     RestFields,
     SkippedOffsets,
     TaskResult,
+    TracedRecords,
 )
 from lakemq.spark_plugin.export.routing.routed_rows import (
     BadRows,
@@ -43,6 +44,7 @@ from lakemq.spark_plugin.export.tables.file_writer import FileWriter, Partitione
 from lakemq.spark_plugin.export.tables.files import Folder
 from lakemq.spark_plugin.export.tables.partitioning import parse_partition_by
 from lakemq.spark_plugin.export.tables.table import WrittenFile
+from lakemq.spark_plugin.export.tracing import TracedContexts
 from lakemq.spark_plugin.source.broker_reader import client_of, read_arrow
 from lakemq.spark_plugin.source.corrupt import OnSkipped
 from lakemq.spark_plugin.source.planning import OffsetRange
@@ -86,6 +88,8 @@ class WriteTask:
     dlq_schema: str = ""
     dlq_known: tuple[int, ...] = ()
     """Offsets that are in the dead-letter table already."""
+    traced: bool = False
+    """Note which records belong to traces."""
     routing: Routing | None = None
     """Into several tables; `location`, `folder` and `schema` are not used then."""
 
@@ -125,7 +129,12 @@ def run(task: WriteTask, access: Access = _ANONYMOUS) -> Iterator[TaskResult]:
     rows_max = _RAW_ROWS if task.format == "raw" and task.routing is None else _DECODED_ROWS
     skipped: list[Run] = []
     batches = _read(task, access, rows_max, skipped.append)
+    contexts = TracedContexts()
+    if task.traced:
+        batches = contexts.watch(batches)
     yield from write(task, name, batches, DeadRows(task, name))
+    if contexts.found:
+        yield TracedRecords(tuple(contexts.found))
     for span in skipped:
         yield SkippedOffsets(offsets.partition, *span)
 

@@ -107,6 +107,10 @@ class DeltaLakeTable:
         """See the newest version, read from the end of the log that was seen before."""
         self._table.update_incremental()
 
+    def version(self) -> str:
+        """The version seen."""
+        return f"version {self._table.version()}"
+
     def progress(self, key: ExportKey) -> Progress:
         """Progress as app transactions hold it (Delta protocol, "Transaction Identifiers")."""
         read = self._table.transaction_version

@@ -105,6 +105,11 @@ class IcebergTable:
         """Load the newest metadata from the catalog."""
         self._table = self._catalog.load_table(self._table.name())
 
+    def version(self) -> str:
+        """The snapshot seen."""
+        snapshot = self._table.current_snapshot()
+        return "no snapshot" if snapshot is None else f"snapshot {snapshot.snapshot_id}"
+
     def progress(self, key: ExportKey) -> Progress:
         """Progress as the table properties hold it."""
         ours, properties = _prefix(key), self._table.properties

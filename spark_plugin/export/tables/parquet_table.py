@@ -112,6 +112,10 @@ class ParquetTable:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TableError(f"{self.location}/{path} can't be read: {error}") from None
 
+    def version(self) -> str:
+        """The newest manifest seen."""
+        return f"manifest {self._number}"
+
     def progress(self, key: ExportKey) -> Progress:
         """Progress in the newest manifest of the export; offsets only of the same topic id."""
         found = self._exports.get(_name(key.export_id, key.topic))

@@ -98,6 +98,9 @@ class LakeTable(Protocol):
     def reload(self) -> None:
         """See the newest state."""
 
+    def version(self) -> str:
+        """The state seen, as its format calls it, like `version 12`."""
+
     def progress(self, key: ExportKey) -> Progress:
         """What the state seen holds about the export."""
 
