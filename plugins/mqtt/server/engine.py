@@ -17,7 +17,7 @@ from importlib.metadata import version
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from lakemq.broker_core.api.errors import LakeMQError, NotAuthenticated, TopicExists
+from lakemq.broker_core.api.errors import LakeMQError, TopicExists
 from lakemq.broker_core.api.ports import BoundPublish, Broker, Exchange
 from lakemq.broker_core.api.records.batch import read_header
 from lakemq.broker_core.api.tracing import Traces
@@ -42,6 +42,7 @@ from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.server.cluster_feeds import ClusterFeeds
 from lakemq.plugins.mqtt.server.history_reader import HistoryReader
+from lakemq.plugins.mqtt.server.login_failures import tell_failure
 from lakemq.plugins.mqtt.server.reading import Salvage
 from lakemq.plugins.mqtt.server.slices import Slices
 from lakemq.plugins.mqtt.server.state_store import MqttJournal
@@ -542,7 +543,7 @@ class MqttEngine:
                 self._exchanges[dialogue] = exchange
             outcome = await exchange.step(dialogue.said)
         except LakeMQError as error:
-            self._not_authenticated(connection, error)
+            tell_failure(connection, error)
             reason = connect_reason(error)
             authenticating.refused(connection, dialogue, reason, str(error), self.now_ms())
         else:
@@ -557,12 +558,6 @@ class MqttEngine:
         if link is not None:
             link.read_on()
         self.after()
-
-    def _not_authenticated(self, connection: Connection, error: LakeMQError) -> None:
-        """Tell what is no fault of the client."""
-        if not isinstance(error, NotAuthenticated):
-            client = {"client": connection.client_id}
-            log.warning("%r was not authenticated: %s", connection, error, extra=client)
 
     async def _decide(self, question: Question, then: Continuation) -> None:
         """Have found out what a client may do, beside everything else."""
@@ -596,7 +591,7 @@ class MqttEngine:
         try:
             principal = await self.broker.authenticate(credentials)
         except LakeMQError as error:
-            self._not_authenticated(connection, error)
+            tell_failure(connection, error)
             connection.refused(connect_reason(error), str(error), self.now_ms())
         else:
             connection.authenticated(principal, self.now_ms())
