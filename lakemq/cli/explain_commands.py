@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import typer
@@ -16,32 +14,19 @@ from lakemq.broker_core.api.admin_client import ask_admin
 from lakemq.broker_core.api.command_line import (
     AdminOptions,
     ExitCode,
+    clock,
     fail,
     is_json,
     option_groups,
     print_json,
     print_table,
+    time_ms,
 )
 from lakemq.spark_plugin.cli.explained_table import ExplainedTable, row_station
 from lakemq.spark_plugin.cli.options import ExportIdOptions, TableOptions
 
 if TYPE_CHECKING:
     from lakemq.spark_plugin.export.maintenance.find_rows import FoundRow
-
-_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-def time_ms(option: str, text: str, now_ms: int) -> int:
-    """`15m` ago, or an ISO 8601 time (UTC where it names no zone), as ms since 1970. Ends the
-    command for anything else."""
-    ago = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
-    if ago is not None:
-        return max(0, now_ms - 1000 * int(ago[1]) * _UNITS_S[ago[2]])
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        fail(f"{option} {text!r}: it takes how long ago, like 15m, 2h, 1d, or an ISO 8601 time")
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def place_of(text: str) -> tuple[str, str, str]:
@@ -105,14 +90,13 @@ class _Found(NamedTuple):
 
 
 def _publishes(node: AdminOptions, query: dict[str, str], since: str, until: str) -> _Found:
-    now_ms = time.time_ns() // 1_000_000
-    query["since_ms"] = str(time_ms("--since", since, now_ms))
+    query["since_ms"] = str(time_ms("--since", since))
     if until:
-        query["until_ms"] = str(time_ms("--until", until, now_ms))
+        query["until_ms"] = str(time_ms("--until", until))
     found = _ask(node, f"explain/publishes?{urlencode(query)}")
     notes = list(found["notes"])
     if not found["complete"]:
-        more = _clock(found["next_since_ms"])
+        more = clock(found["next_since_ms"])
         notes.append(f"there may be more: looked at {found['looked_at']} records; --since {more}")
     return _Found(found["found"], notes)
 
@@ -141,7 +125,7 @@ def show(stations: list[dict[str, Any]]) -> None:
     print_table(
         ("time (UTC)", "station", "state", "node", "what", "proof"),
         [
-            (_clock(each["at_ms"]), each["station"], each["state"], each["node"], each["what"],
+            (clock(each["at_ms"]), each["station"], each["state"], each["node"], each["what"],
              each["proof"])
             for each in stations
         ],
@@ -158,10 +142,3 @@ def _of_row(node: AdminOptions, row: FoundRow) -> dict[str, Any]:
 
 def _ask(node: AdminOptions, path: str) -> Any:
     return json.loads(ask_admin(node, f"api/v1/{path}"))
-
-
-def _clock(at_ms: int | None) -> str:
-    if at_ms is None:
-        return "-"
-    found = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return found.isoformat(timespec="milliseconds").removesuffix("+00:00")

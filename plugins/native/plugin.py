@@ -30,8 +30,10 @@ def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Liste
 def register_commands() -> Commands:
     """`lakemq topic`, `group`, `queue` and the other commands that talk to a broker."""
     from lakemq.plugins.native.cli.admin import cluster
-    from lakemq.plugins.native.cli.commands import consume, produce, topic
+    from lakemq.plugins.native.cli.commands import topic
+    from lakemq.plugins.native.cli.consume import consume
     from lakemq.plugins.native.cli.groups import group
+    from lakemq.plugins.native.cli.produce import produce
     from lakemq.plugins.native.cli.queues import queue
     from lakemq.plugins.native.cli.schedules import schedule
     from lakemq.plugins.native.cli.schemas import schema

@@ -18,6 +18,7 @@ from lakemq.broker_core.api.command_line.output import (
     progress,
     say,
 )
+from lakemq.broker_core.api.command_line.times import clock, time_ms
 
 __all__ = [
     "AdminOptions",
@@ -25,6 +26,7 @@ __all__ = [
     "ExitCode",
     "MetaOptions",
     "Yes",
+    "clock",
     "confirm",
     "fail",
     "is_json",
@@ -34,4 +36,5 @@ __all__ = [
     "progress",
     "say",
     "secret",
+    "time_ms",
 ]

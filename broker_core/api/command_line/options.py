@@ -17,7 +17,10 @@ import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Final, get_type_hints
 
 import typer
@@ -164,13 +167,26 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
         for name, group in groups.items():
             names = [field.name for field in dataclasses.fields(group)]
             given[name] = group(**{each: given.pop(each) for each in names})
-        with printed_as(Output.JSON if as_json else output):
+        with printed_as(Output.JSON if as_json else output), _quiet_without_reader():
             command(**given)
+            sys.stdout.flush()
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     del run.__wrapped__  # typer would look at the command itself
     return run
+
+
+@contextmanager
+def _quiet_without_reader() -> Iterator[None]:
+    """When the reader of a pipe has closed it, as in `lakemq consume t | head`,
+    the command ends as SIGPIPE ends others: no word, exit code 141."""
+    try:
+        yield
+    except BrokenPipeError:
+        # The interpreter flushes standard output once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(128 + signal.SIGPIPE) from None
 
 
 def _options_of(group: type) -> list[inspect.Parameter]:

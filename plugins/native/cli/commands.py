@@ -1,14 +1,10 @@
-"""Sub-commands of `lakemq` that speak the native protocol: topic, produce, consume."""
+"""`lakemq topic`: topics from the command line; and how commands open a client."""
 
 from __future__ import annotations
 
-import json
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
-from itertools import islice
 from types import FrameType
 from typing import Annotated, Final
 
@@ -27,28 +23,10 @@ from lakemq.broker_core.api.command_line import (
     secret,
 )
 from lakemq.broker_core.api.errors import LakeMQError
-from lakemq.broker_core.api.types import Record
-from lakemq.plugins.native.cli.line_reader import LineReader
-from lakemq.plugins.native.sdk import NewRecord, PartitionOffsets, SyncClient, Tls, TopicOffsets
+from lakemq.plugins.native.sdk import PartitionOffsets, SyncClient, Tls, TopicOffsets
 from lakemq.plugins.native.sdk.net.login import Login, login_of
 
 topic = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, delete topics.")
-
-
-class CompressionName(StrEnum):
-    """Codecs that `produce` takes."""
-
-    NONE = "none"
-    LZ4 = "lz4"
-    ZSTD = "zstd"
-
-
-class AcksName(StrEnum):
-    """Acknowledgements that `produce` takes."""
-
-    MEMORY = "memory"
-    LEADER = "leader"
-    REPLICATED = "replicated"
 
 
 Replicas = Annotated[
@@ -207,99 +185,3 @@ def delete_topic(
     with client_of(broker) as client:
         client.delete_topic(name)
     say(f"deleted {name}", deleted=name)
-
-
-@option_groups
-def produce(
-    topic_name: Annotated[str, typer.Argument(metavar="TOPIC")],
-    value: Annotated[
-        str | None, typer.Option("--value", "-v", help="One record, then end.")
-    ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
-    key_separator: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="A line is KEY, this text, VALUE.")
-    ] = None,
-    acks: Annotated[AcksName, typer.Option(help="How durable before it counts.")] = AcksName.LEADER,
-    compression: Annotated[CompressionName, typer.Option()] = CompressionName.NONE,
-    *,
-    broker: BrokerOptions,
-) -> None:
-    """Produce one record, or one per line of standard input.
-
-    Lines are sent within 100 ms of being read. Ctrl-C or SIGTERM end it when those that were read
-    are stored; how many are is told in any case.
-    """
-    default_key = key.encode() if key is not None else None
-    sent, done = 0, False
-    reader = LineReader(sys.stdin.buffer)
-    try:
-        with client_of(broker) as client, reader:
-            for lines in reader if value is None else [[value.encode()]]:
-                records = [_new_record(line, default_key, key_separator) for line in lines]
-                client.send_batch(
-                    topic_name, records, acks=acks.value, compression=compression.value
-                )
-                sent += len(lines)
-        done = True
-    finally:
-        if sent or done:
-            if is_json():
-                print_json({"stored": sent, "acks": acks.value})
-            else:
-                typer.echo(f"{sent:,} record(s) stored, acks={acks.value}", err=True)
-    if reader.unfinished:
-        typer.echo("a line without an end was left out", err=True)
-    if reader.signal is not None:
-        raise typer.Exit(128 + reader.signal)
-
-
-def _new_record(line: bytes, key: bytes | None, separator: str | None) -> NewRecord:
-    if separator is None:
-        return NewRecord(line, key)
-    head, found, tail = line.partition(separator.encode())
-    return NewRecord(tail, head) if found else NewRecord(line, key)
-
-
-@option_groups
-def consume(
-    topic_name: Annotated[str, typer.Argument(metavar="TOPIC")],
-    start: Annotated[
-        str, typer.Option("--from", help="earliest, latest or an offset.")
-    ] = "earliest",
-    partition: Annotated[int | None, typer.Option("--partition", min=0)] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after this many records.")
-    ] = None,
-    *,
-    broker: BrokerOptions,
-) -> None:
-    """Print the values of a topic's records, or with --output json whole records, one a line."""
-    first = int(start) if start.isdecimal() else start
-    with client_of(broker) as client, terminable():
-        records = client.consume(topic_name, start=first, partition=partition, follow=follow)
-        for record in islice(records, count):
-            sys.stdout.buffer.write(_printed(record, is_json()) + b"\n")
-            if follow:
-                sys.stdout.buffer.flush()
-        sys.stdout.buffer.flush()
-
-
-def _printed(record: Record, as_json: bool) -> bytes:
-    if not as_json:
-        return record.value or b""
-    return json.dumps(
-        {
-            "offset": record.offset,
-            "timestamp_ms": record.timestamp_ms,
-            "key": _text(record.key),
-            "value": _text(record.value),
-            "headers": [[name, _text(value)] for name, value in record.headers],
-        },
-        ensure_ascii=False,
-    ).encode()
-
-
-def _text(data: bytes | None) -> str | None:
-    """UTF-8 text; other bytes as \\xNN, so that nothing is lost."""
-    return None if data is None else data.decode("utf-8", "backslashreplace")

@@ -75,6 +75,16 @@ class LineReader:
         self.unfinished = bool(rest) and self.signal is not None
         yield from _groups(lines)
 
+    def rest(self, bytes_max: int) -> bytes | None:
+        """All up to the end, not cut into lines; None if that is more than `bytes_max`."""
+        parts, size = list[bytes](), 0
+        while self.signal is None and (data := self._read(None)):
+            parts.append(data)
+            size += len(data)
+            if size > bytes_max:
+                return None
+        return b"".join(parts)
+
     def _read(self, wait_s: float | None) -> bytes | None:
         """What is there, after waiting for it; b"": the end; None: nothing came in time."""
         if self._descriptor is None:

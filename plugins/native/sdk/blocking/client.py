@@ -22,7 +22,7 @@ from lakemq.broker_core.api.errors import (
     UnknownPartition,
 )
 from lakemq.broker_core.api.records.batch import RecordBatch
-from lakemq.broker_core.api.types import Acks, Columns, Compression, Headers, Record
+from lakemq.broker_core.api.types import Acks, Columns, Compression, Headers, Record, TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.arguments import (
     acks_given,
@@ -38,6 +38,7 @@ from lakemq.plugins.native.sdk.blocking.queue import SyncQueue
 from lakemq.plugins.native.sdk.blocking.services import SyncAdmin, SyncSchedules, SyncSchemas
 from lakemq.plugins.native.sdk.blocking.staging import SyncStaging, SyncTransactionalProducer
 from lakemq.plugins.native.sdk.client.client import Client
+from lakemq.plugins.native.sdk.consumer.chunks import decoded
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptCallback, CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
@@ -51,7 +52,7 @@ from lakemq.plugins.native.sdk.producer.accumulator import BATCH_MAX_BYTES
 from lakemq.plugins.native.sdk.producer.checking import check_record
 from lakemq.plugins.native.sdk.producer.producer import Producer
 from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions, check_queue_options
-from lakemq.plugins.native.sdk.types import NewRecord, RecordMetadata
+from lakemq.plugins.native.sdk.types import ConsumerRecord, NewRecord, RecordMetadata
 
 _R = TypeVar("_R")
 _EXIT_S: Final = 2.0
@@ -261,8 +262,6 @@ class SyncClient:
         `wanted`: only such records. `on_corrupt`: see `OnCorrupt`.
         """
         reader = _Reader(topic, wanted, on_corrupt)
-        if follow:
-            self._call(self._follow_metadata)
         description = self.describe_topic(topic)
         chosen = [each for each in description.partitions if partition in (None, each.partition)]
         if not chosen:
@@ -271,41 +270,57 @@ class SyncClient:
             each.partition: first_offset(start, each.log_start_offset, each.high_watermark)
             for each in chosen
         }
-        if follow and len(starts) > 1:
-            yield from self._follow(starts, stop, reader)
-            return
-        for number, first in starts.items():
-            with self.fetch_batches(
-                topic, number, first, follow=follow, wanted=wanted, on_corrupt=on_corrupt
-            ) as batches:
-                for batch in batches:
-                    yield from reader.records(number, batch, first)
-                    if stop:
-                        return
+        for number, batch in self._batches(reader, starts, follow):
+            if batch is not None:
+                yield from reader.records(number, batch, starts[number])
+            if stop:
+                return
+
+    def consume_from(
+        self,
+        topic: str,
+        starts: Mapping[int, int],
+        *,
+        follow: bool = False,
+        wanted: RecordFilter | None = None,
+        on_corrupt: OnCorrupt = "skip",
+    ) -> Iterator[ConsumerRecord]:
+        """As `consume`, of the partitions in `starts`, each from the offset given for it (such as
+        `offsets_for_timestamp` gives); the records know their partition."""
+        reader = _Reader(topic, wanted, on_corrupt)
+        for number, batch in self._batches(reader, starts, follow):
+            if batch is not None:
+                yield from reader.placed(number, batch, starts[number])
 
     async def _follow_metadata(self, client: Client) -> None:
         self._routes.follow(client.routes)
 
-    def _follow(
-        self, starts: Mapping[int, int], stop: Sequence[object], reader: _Reader
-    ) -> Iterator[Record]:
-        streams = {
-            number: self.fetch_batches(
+    def _batches(
+        self, reader: _Reader, starts: Mapping[int, int], follow: bool
+    ) -> Iterator[tuple[int, RecordBatch | None]]:
+        """Partition and batch; None when none came for a moment. One partition after the other,
+        with `follow` all at once."""
+
+        def fetch(number: int) -> FetchStream:
+            return self.fetch_batches(
                 reader.topic,
                 number,
-                first,
-                follow=True,
+                starts[number],
+                follow=follow,
                 wanted=reader.wanted,
                 on_corrupt=reader.on_corrupt,
             )
-            for number, first in starts.items()
-        }
-        with ParallelFetch(streams) as arrived:
-            for number, batch in arrived:
-                if batch is not None:
-                    yield from reader.records(number, batch, starts[number])
-                if stop:
-                    return
+
+        if follow:
+            self._call(self._follow_metadata)
+        if follow and len(starts) > 1:
+            with ParallelFetch({number: fetch(number) for number in starts}) as arrived:
+                yield from arrived
+            return
+        for number in starts:
+            with fetch(number) as batches:
+                for batch in batches:
+                    yield number, batch
 
     # -- writing
 
@@ -476,6 +491,15 @@ class _Reader:
             self._corrupt.note(self.topic, partition, batch.header.base_offset, error)
             return
         yield from (record for record in records if record.offset >= first)
+
+    def placed(self, partition: int, batch: RecordBatch, first: int) -> list[ConsumerRecord]:
+        """The same, with topic and partition."""
+        place = TopicPartition(self.topic, partition)
+        try:
+            return decoded(place, batch, first, self.wanted)
+        except CorruptBatch as error:
+            self._corrupt.note(self.topic, partition, batch.header.base_offset, error)
+            return []
 
 
 def connect(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
+import math
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -33,12 +35,18 @@ class SyncConsumer(Facade[Consumer]):
         self._end(lambda inner: inner.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
+        return self.until_idle(math.inf)
+
+    def until_idle(self, idle_s: float) -> Iterator[ConsumerRecord]:
+        """Records until none has come for `idle_s`; can be called again to go on."""
         consumer = self._inner
         while True:
-            chunk = self._call(Consumer.next_chunk)
+            chunk = self._call(lambda inner: inner.chunk_within(idle_s))
+            if chunk is None:
+                return
             for record in chunk.records:
                 if not consumer.may_hand_out(chunk) and not self._call(
-                    lambda inner: inner.between(chunk)  # noqa: B023  # called before the loop goes on
+                    functools.partial(Consumer.between, chunk=chunk)
                 ):
                     break
                 consumer.handed_out(record)

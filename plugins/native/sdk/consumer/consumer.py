@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import (
     AsyncIterator,
     Mapping,
@@ -254,25 +255,34 @@ class Consumer:
         `on_corrupt="raise"` CorruptBatch. A topic that is not there is waited for, and a warning
         is logged.
         """
+        while (chunk := await self.chunk_within(math.inf)) is None:
+            pass
+        return chunk
+
+    async def chunk_within(self, wait_s: float) -> Chunk | None:
+        """As `next_chunk`; None when nothing came for about `wait_s`."""
+        until = monotonic() + wait_s
         while True:
             self._came_back()
             await self._settle()
-            arrived = await self._arrived()
+            arrived = await self._arrived(until - monotonic())
             if arrived is not None and (chunk := self._chunk(arrived)):
                 self._unfinished = True
                 return chunk
+            if monotonic() >= until:
+                return None
 
     def chunk_done(self) -> None:
         """All of the last chunk has been handed out, or may not be any more."""
         self._unfinished = False
 
-    async def _arrived(self) -> Arrived | None:
+    async def _arrived(self, wait_s: float = _WAIT_S) -> Arrived | None:
         """The next batches of a partition that is still ours; None: look what has changed."""
         # What was left of its chunk is neither handled nor queued any more, so it is fetched again.
         if self._unfinished:  # A loop over the records was left, this is another one.
             self._unfinished = False
             self._read_again(self._positions)
-        arrived = await self._next_arrived()
+        arrived = await self._next_arrived(max(0.0, min(wait_s, _WAIT_S)))
         # Identity, not equality: a restart from the same offset makes another `Reading`, and what
         # was asked for before it would come twice.
         if arrived is None or self._fetch.places.get(arrived.place) is not arrived.reading:
@@ -330,7 +340,7 @@ class Consumer:
             return self._last
         return Span(place, offset, offset + 1)
 
-    async def _next_arrived(self) -> Arrived | None:
+    async def _next_arrived(self, wait_s: float) -> Arrived | None:
         """None: something has changed meanwhile."""
         if not self._fetch.arrived.empty():
             return self._fetch.arrived.get_nowait()
@@ -339,7 +349,7 @@ class Consumer:
         change = asyncio.ensure_future(self._changed.wait())
         try:
             await asyncio.wait(
-                (arrival, change), timeout=_WAIT_S, return_when=asyncio.FIRST_COMPLETED
+                (arrival, change), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
             )
             return arrival.result() if arrival.done() else None
         except asyncio.CancelledError:  # what has arrived meanwhile is fetched again
