@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import types
-import typing
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -13,6 +11,7 @@ from pydantic.fields import FieldInfo
 from lakemq.broker_core.api.settings import is_reloadable
 from lakemq.broker_core.configuration.config import SECTIONS, ConfigSource
 from lakemq.broker_core.configuration.config_words import models_in
+from lakemq.broker_core.configuration.setting_types import limits_of, type_name
 from lakemq.broker_core.plugin_host import PluginHost
 from lakemq.plugins.admin.api.descriptions import texts_of
 
@@ -102,19 +101,9 @@ def _row(name: str, info: FieldInfo, text: str, reload: str = "") -> str:
         if info.is_required()
         else f"`{_shown(info.get_default(call_default_factory=True))}`"
     )
-    limits = ", ".join(_limits(info))
-    kind = _type_name(info.annotation) + (f", {limits}" if limits else "")
+    limits = ", ".join(limits_of(info))
+    kind = type_name(info.annotation) + (f", {limits}" if limits else "")
     return f"| `{name}` | {kind} | {default} | {reload}{text} |"
-
-
-def _limits(info: FieldInfo) -> list[str]:
-    found = []
-    for each in info.metadata:
-        for attribute, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<")):
-            bound = getattr(each, attribute, None)
-            if bound is not None:
-                found.append(f"{sign} {bound}")
-    return found
 
 
 def _shown(value: Any) -> str:
@@ -123,24 +112,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         value = [each.model_dump() if isinstance(each, BaseModel) else each for each in value]
     return json.dumps(value, default=str).replace("|", "\\|")
-
-
-def _type_name(annotation: Any) -> str:
-    origin = typing.get_origin(annotation)
-    arguments = typing.get_args(annotation)
-    if origin is Literal:
-        return " or ".join(f"`{json.dumps(each)}`" for each in arguments)
-    if origin is typing.Annotated:
-        return _type_name(arguments[0])
-    if origin in (typing.Union, types.UnionType):
-        names = [_type_name(each) for each in arguments if each is not type(None)]
-        return " or ".join(dict.fromkeys(names))
-    if origin in (list, tuple, set, frozenset):
-        return f"list of {_type_name(arguments[0])}"
-    if origin is dict:
-        return "table"
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return "table"
-    return {str: "text", int: "whole number", float: "number", bool: "true or false"}.get(
-        annotation, str(getattr(annotation, "__name__", annotation))
-    )

@@ -7,7 +7,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from lakemq.broker_core.api.command_line import AdminOptions, ExitCode, fail, secret
 from lakemq.broker_core.api.command_line.output import exit_code_of
@@ -27,6 +27,27 @@ def ask_admin(
     node: AdminOptions, path: str, method: str = "GET", body: dict[str, Any] | None = None
 ) -> bytes:
     """Body of the answer. `body`: travels as JSON. An error ends the command with one line."""
+    try:
+        return ask(node, path, method, body)
+    except Refused as refusal:
+        fail(refusal, refusal.exit_code, code=refusal.code)
+
+
+class Refused(Exception):
+    """The node's answer is an error, or it gave none. The text says which."""
+
+    def __init__(self, message: str, exit_code: ExitCode | None, code: str = "") -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        """What a command ends with; None: as `fail` says."""
+        self.code = code
+        """The problem's stable name; empty: it was no problem of the API."""
+
+
+def ask(
+    node: AdminOptions, path: str, method: str = "GET", body: dict[str, Any] | None = None
+) -> bytes:
+    """As `ask_admin`. Raises Refused."""
     base = node.admin if node.admin.startswith(("http://", "https://")) else f"http://{node.admin}"
     request = urllib.request.Request(
         f"{base}/{path}",
@@ -41,9 +62,9 @@ def ask_admin(
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=tls) as answer:
             return bytes(answer.read(_ANSWER_MAX_BYTES))
     except urllib.error.HTTPError as error:
-        _refused(error)
+        raise _refused(error) from None
     except (OSError, ValueError) as error:
-        fail(f"{node.admin}: {error}", ExitCode.UNAVAILABLE)
+        raise Refused(f"{node.admin}: {error}", ExitCode.UNAVAILABLE) from None
 
 
 def _authorization(node: AdminOptions) -> dict[str, str]:
@@ -55,11 +76,11 @@ def _authorization(node: AdminOptions) -> dict[str, str]:
     return {}
 
 
-def _refused(error: urllib.error.HTTPError) -> NoReturn:
+def _refused(error: urllib.error.HTTPError) -> Refused:
     try:
         problem = json.load(error)
         message, code = str(problem["detail"]), str(problem["code"])
         kind = exit_code_of(code, retriable=bool(problem.get("retriable")))
     except (ValueError, KeyError, TypeError):
-        fail(f"{error.code} {error.reason}", _BY_STATUS.get(error.code))
-    fail(message, kind, code=code)
+        return Refused(f"{error.code} {error.reason}", _BY_STATUS.get(error.code))
+    return Refused(message, kind, code)

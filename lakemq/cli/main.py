@@ -28,10 +28,12 @@ from lakemq.broker_core.configuration.config import Config, ConfigSource, load_c
 from lakemq.broker_core.plugin_host import PluginHost
 from lakemq.cli.acl_commands import acl
 from lakemq.cli.cluster_commands import cluster
+from lakemq.cli.configuration.init import init
 from lakemq.cli.doctor import doctor
 from lakemq.cli.explain_commands import explain
 from lakemq.cli.meta_commands import meta
 from lakemq.cli.node_commands import node
+from lakemq.cli.overview.status import status
 from lakemq.cli.partition_commands import partition
 from lakemq.cli.quota_commands import quota
 from lakemq.cli.user_commands import user
@@ -62,7 +64,9 @@ app.add_typer(user, name="user")
 app.add_typer(acl, name="acl")
 app.add_typer(quota, name="quota")
 app.command("explain")(explain)
+app.command("init")(init)
 app.command("doctor")(doctor)
+app.command("status")(status)
 
 ConfigFile = Annotated[
     Path | None,

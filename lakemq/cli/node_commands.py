@@ -16,6 +16,7 @@ from lakemq.broker_core.api.command_line import (
     MetaOptions,
     Yes,
     confirm,
+    duration,
     option_groups,
     print_table,
     progress,
@@ -71,7 +72,7 @@ def list_nodes(members: MetaOptions) -> None:
             each["node"], each["state"], "+".join(each["roles"]) or None, each["rack"] or None,
             each["leads"], each["replicas"],
             *(_shown(each["figures"].get(figure), form) for _, figure, form in _FIGURES),
-            _up(each["figures"].get("uptime_s")), _shown(each["silent_s"], ".1f", " s"),
+            duration(each["figures"].get("uptime_s")), _shown(each["silent_s"], ".1f", " s"),
             each["version"] or None, each["broker_epoch"],
             ", ".join(f"{name} {at}" for name, at in sorted(each["addresses"].items())),
         )
@@ -96,16 +97,6 @@ def _listed(
 
 def _shown(value: float | None, form: str, unit: str = "") -> str:
     return "-" if value is None else f"{value:{form}}{unit}"
-
-
-def _up(uptime_s: float | None) -> str:
-    """In the greatest unit of which there are two or more."""
-    if uptime_s is None:
-        return "-"
-    for unit, unit_s in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if uptime_s >= 2 * unit_s:
-            return f"{uptime_s // unit_s:.0f} {unit}"
-    return f"{uptime_s:.0f} s"
 
 
 @node.command()

@@ -18,7 +18,7 @@ from lakemq.broker_core.api.command_line.output import (
     progress,
     say,
 )
-from lakemq.broker_core.api.command_line.times import clock, time_ms
+from lakemq.broker_core.api.command_line.times import clock, duration, time_ms
 
 __all__ = [
     "AdminOptions",
@@ -28,6 +28,7 @@ __all__ = [
     "Yes",
     "clock",
     "confirm",
+    "duration",
     "fail",
     "is_json",
     "option_groups",

@@ -44,3 +44,13 @@ def clock(at_ms: int | None) -> str:
     except (ValueError, OverflowError, OSError):
         return f"{at_ms} ms"
     return found.isoformat(timespec="milliseconds").removesuffix("+00:00")
+
+
+def duration(seconds: float | None) -> str:
+    """In the greatest unit of which there are two or more; `-` for None."""
+    if seconds is None:
+        return "-"
+    for unit, unit_s in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds // unit_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
