@@ -44,7 +44,7 @@ from tests.fuzz.registry import target
 from tests.support.replication.log_shape import LogShape
 
 SENDS = [
-    SlotSend(1, 5, b"batches", 4, 1, 9, True, Diverging(3, 4), "STALE_EPOCH", "n2", 7),
+    SlotSend(1, 5, b"batches", 4, 1, 9, Diverging(3, 4), "STALE_EPOCH", 7),
     SlotSend(2, high_watermark=2**62),
     SlotSend(3, diverging=Diverging(-1, 0)),
 ]
