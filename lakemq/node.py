@@ -42,6 +42,7 @@ from lakemq.broker_core.security.metrics import register_metrics
 from lakemq.broker_core.topic_admin import default_topic_config
 from lakemq.config_checks import check_together
 from lakemq.data_folder import DataFolder, storage_id
+from lakemq.dynamic_settings import DynamicSettings
 from lakemq.loop_watchdog import LoopWatchdog
 from lakemq.member_catalog import MemberCatalog
 from lakemq.meta_service.api.errors import StartupFailed
@@ -121,10 +122,15 @@ class Node:
         # Before storage and security, which take the catalog's client; the stack closes in reverse,
         # so the catalog outlives all that use it.
         await self._start_meta()
+        self.reloads.store = dynamic = DynamicSettings(
+            self._member.client(), self.reloads.use_dynamic
+        )
         if "broker" in self.config.node.roles:
             await self._start_broker()
         else:
             await self._start_member()
+        await dynamic.start()
+        self._stack.push_async_callback(dynamic.stop)
         if self.telemetry.push is not None:
             self.telemetry.push.start()
             # The first to be stopped: the last push still reads all figures.

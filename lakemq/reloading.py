@@ -4,27 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from lakemq.broker_core.api.administration.settings import (
+    DynamicSetting,
     Pending,
     Reloaded,
     SettingChange,
     SettingState,
 )
-from lakemq.broker_core.api.errors import LakeMQError, PluginError
+from lakemq.broker_core.api.errors import (
+    ConfigError,
+    InvalidRequest,
+    LakeMQError,
+    PluginError,
+    Unavailable,
+)
 from lakemq.broker_core.api.settings import is_reloadable
 from lakemq.broker_core.configuration.changes import Change, Merge, masked, merged
-from lakemq.broker_core.configuration.config import SECTIONS, Config, ConfigSource, load_source
+from lakemq.broker_core.configuration.config import (
+    CLUSTER,
+    SECTIONS,
+    Config,
+    ConfigSource,
+    Kept,
+    load_source,
+)
+from lakemq.broker_core.configuration.config_words import nearest
 from lakemq.broker_core.plugin_host import LoadedPlugin, PluginHost
 from lakemq.config_checks import check_together
+from lakemq.dynamic_settings import DynamicSettings
 
 _log: Final = logging.getLogger(__name__)
+_NODE_SCOPE: Final = re.compile(r"node=[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 class _Written(NamedTuple):
@@ -62,6 +82,11 @@ class Reloads:
         self._sources: dict[str, str] = {}
         """Where settings that are in use are from, as far as reloads changed that."""
         self._done = self._failed = 0
+        self._kept: list[Kept] = []
+        self._complaints: set[str] = set()
+        """Why dynamic settings are not used, as it was logged."""
+        self.store: DynamicSettings | None = None
+        """None: not started yet."""
 
     def restart_pending(self) -> Sequence[str]:
         """See `NodeConfiguration`."""
@@ -70,27 +95,116 @@ class Reloads:
     async def reload(self, *, dry_run: bool = False) -> Reloaded:
         """See `NodeConfiguration`. One at a time."""
         async with self._turn:
-            try:
-                written = await asyncio.to_thread(self._read)
-                plan = self._plan(written)
-            except LakeMQError as error:
-                if not dry_run:
-                    self._failed += 1
-                    _log.error("the configuration was not reloaded, nothing changes: %s", error)
-                raise
-            found = self._told(plan, written)
+            return await self._taken(self._source.again, dry_run=dry_run)
+
+    async def use_dynamic(self, kept: Sequence[Kept]) -> None:
+        """Use these dynamic settings, with the file as it was read last. What can't be used is
+        left out, logged and shown; it raises nothing."""
+        async with self._turn:
+            if list(kept) == self._kept:
+                return
+            self._kept = list(kept)
+            # What is wrong is in the log, and the node goes on as it was.
+            with suppress(LakeMQError):
+                await self._taken(lambda: self._source)
+
+    async def _taken(
+        self, source: Callable[[], ConfigSource], *, dry_run: bool = False
+    ) -> Reloaded:
+        try:
+            written = await asyncio.to_thread(lambda: self._read(source()))
+            plan = self._plan(written)
+        except LakeMQError as error:
             if not dry_run:
-                self._carry_out(plan, written)
-                self._report(found)
+                self._failed += 1
+                _log.error("the configuration was not reloaded, nothing changes: %s", error)
+            raise
+        found = self._told(plan, written)
+        if not dry_run:
+            self._carry_out(plan, written)
+            self._report(found)
         return found
 
-    def _read(self) -> _Written:
+    def _read(self, source: ConfigSource) -> _Written:
         """Everything that a start checks before it opens anything. Raises ConfigError,
         PluginError."""
-        config = load_source(self._source.again())
+        config = load_source(self._with_dynamic(source))
         plugins = self._plugins.again(config.source)
         plugins.load()
         return _Written(config, plugins, check_together(config, plugins.enabled()))
+
+    # -- dynamic settings
+
+    def _with_dynamic(self, source: ConfigSource) -> ConfigSource:
+        """With those of this node that can be used; what is set for it alone comes last."""
+        own = f"node={self.config.node.id}"
+        for scope in (CLUSTER, own):
+            for kept in self._kept:
+                if kept.scope == scope and not self._why_not(kept, source):
+                    source = replace(source, kept=(*source.kept, kept))
+        return source
+
+    def _why_not(self, kept: Kept, source: ConfigSource) -> str:
+        """Why a dynamic setting can't be used beside the rest; empty: it can."""
+        path, name = kept.path()
+        model = self._model(path)
+        if model is None:
+            return f"{kept.setting}: there is no such section on node {self.config.node.id}"
+        if name not in model.model_fields:
+            return f"{kept.setting}: unknown setting{nearest(name, list(model.model_fields))}"
+        if not self._is_dynamic(path, model.model_fields[name]):
+            return f"{kept.setting}: only the file says it, it cannot be set for {kept.scope}"
+        try:
+            replace(source, kept=(*source.kept, kept)).section(path, model)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    def _model(self, path: tuple[str, ...]) -> type[BaseModel] | None:
+        if len(path) == 1:
+            return SECTIONS.get(path[0])
+        if len(path) == 2 and path[0] == "plugins":
+            for plugin in self._plugins.enabled():
+                if plugin.name == path[1]:
+                    return type(plugin.settings)
+        return None
+
+    def _is_dynamic(self, path: tuple[str, ...], info: FieldInfo) -> bool:
+        """Single values that a reload changes. Not those of `[security]`: who may change a
+        setting must not be who may do everything."""
+        takes = len(path) == 1 or bool(self._plugins.reconfigurable(path[1]))
+        value = info.get_default(call_default_factory=True)
+        single = isinstance(value, str | int | float)
+        return takes and single and is_reloadable(info) and path != ("security",)
+
+    def _store(self) -> DynamicSettings:
+        if self.store is None:
+            raise Unavailable("the node is not ready yet: try again")
+        return self.store
+
+    async def dynamic(self) -> Sequence[DynamicSetting]:
+        """See `NodeConfiguration`."""
+        return [
+            DynamicSetting(each.scope, each.setting, each.value, self._why_not(each, self._source))
+            for each in await self._store().all()
+        ]
+
+    async def set(self, scope: str, setting: str, value: Any, *, dry_run: bool = False) -> None:
+        """See `NodeConfiguration`."""
+        kept = Kept(scope, setting, value)
+        if scope != CLUSTER and not _NODE_SCOPE.fullmatch(scope):
+            raise InvalidRequest(f"scope {scope!r} is neither cluster nor node=<id>")
+        if complaint := self._why_not(kept, self._source):
+            raise InvalidRequest(complaint)
+        if not dry_run:
+            await self._store().put(kept)
+
+    async def unset(self, scope: str, setting: str, *, dry_run: bool = False) -> None:
+        """See `NodeConfiguration`."""
+        if not dry_run:
+            await self._store().delete(scope, setting)
+
+    # -- reloads
 
     def _plan(self, written: _Written) -> _Plan:
         """Raises ConfigError, PluginError: a part of the node does not agree."""
@@ -148,7 +262,8 @@ class Reloads:
                 _log.exception("a plugin did not take its settings, restart the node")
         for name, section in plan.plugins.items():
             self._plugins.take(name, section)
-        self._source = written.config.source
+        self._source = replace(written.config.source, kept=())
+        self._complain()
         self._pending = [each.setting for each in plan.changes if each.restart]
         self._done += 1
 
@@ -172,11 +287,20 @@ class Reloads:
         for warning in found.warnings:
             _log.warning("%s", warning)
 
+    def _complain(self) -> None:
+        """Log once what is kept for this node and can't be used."""
+        mine = (CLUSTER, f"node={self.config.node.id}")
+        mine_now = [kept for kept in self._kept if kept.scope in mine]
+        found = {why for kept in mine_now if (why := self._why_not(kept, self._source))}
+        for why in sorted(found - self._complaints):
+            _log.warning("ignoring a dynamic setting: %s", why)
+        self._complaints = found
+
     # -- what there is
 
     async def settings(self) -> Sequence[SettingState]:
         """See `NodeConfiguration`."""
-        return self._states(await asyncio.to_thread(self._read))
+        return self._states(await asyncio.to_thread(lambda: self._read(self._source.again())))
 
     def _states(self, written: _Written) -> list[SettingState]:
         found = []

@@ -49,8 +49,27 @@ the log, in the answer, and by the metric `lakemq.node.config.restart_pending`.
 - Bounds of one connection or stream hold for those that are opened later; a bound of many that is
   lowered closes nothing that is there.
 - Variables are those that the process was started with, and come before the file as always.
+- Dynamic settings, below, come before variables and the file.
 - TLS files, `rules_file`, password files and keys need no reload: they are read again when they
   change. Other paths of them are settings, and need a restart.
+
+## Settings of the whole cluster
+
+`lakemq config set topics.retention_ms 86400000` keeps a setting in the MetaService, and all nodes
+use it at once and after every restart, until `lakemq config unset`; with `--scope node=n1`, that
+node alone. Of one setting, the first of these that has it counts: dynamic for the node, dynamic for
+the cluster, variable, file, default. `lakemq config list` shows what is kept, `lakemq config get
+topics.retention_ms` what each node uses and from where. Settings of one topic are those of `lakemq
+topic alter`.
+
+- Only what is reloadable and a single value can be set so, and nothing of `[security]`: rules,
+  users and quotas are kept by commands of their own, which take a right of their own. It takes the
+  right to `alter` the cluster, and is in the audit log.
+- What a node can't use (a plugin that is off there, a setting of another version, a value that the
+  file's other settings forbid) it leaves out, with a warning in its log and a reason in `lakemq
+  config list`. It never keeps a node from starting.
+- A node uses them as soon as it has asked the MetaService, before it says that it is ready; where
+  the MetaService does not answer within 5 s, it goes on with the file until it does.
 """
 
 

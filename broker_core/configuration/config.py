@@ -43,10 +43,28 @@ SECTIONS: Final[dict[str, type[BaseModel]]] = {
 }
 """Sections that are not a plugin's, in the order in which they are documented."""
 
+CLUSTER: Final = "cluster"
+"""Scope of settings that are kept for all nodes; for one it is `node=<id>`."""
+_DEFAULTS: Final = "(defaults)"
 _SHORT: Final = "admin"
 """A plugin whose section may be written without `plugins.` before it, as it once was."""
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A dynamic setting, which the MetaService keeps."""
+
+    scope: str
+    setting: str
+    """Like `topics.retention_ms` or `plugins.mqtt.slow_ms`."""
+    value: Any
+
+    def path(self) -> tuple[tuple[str, ...], str]:
+        """(path of the section, name in it)."""
+        *path, name = self.setting.split(".")
+        return tuple(path), name
 
 
 @dataclass(frozen=True)
@@ -59,6 +77,8 @@ class ConfigSource:
     variables: Mapping[str, str] = field(default_factory=dict)
     short: bool = False
     """The file has `[admin]` in place of `[plugins.admin]`."""
+    kept: tuple[Kept, ...] = ()
+    """Dynamic settings, which come before all else; of those of one name the last counts."""
 
     def has(self, path: tuple[str, ...]) -> bool:
         """Whether that section is written, in the file or by a variable."""
@@ -72,15 +92,18 @@ class ConfigSource:
         return bool(self._overrides(path))
 
     def origin(self, path: tuple[str, ...], setting: str) -> str:
-        """Where a setting of the section `path` has its value from: `variable`, `file` or
-        `default`."""
+        """Where a setting of the section `path` has its value from: `cluster`, `node=<id>`,
+        `variable`, `file` or `default`."""
+        for kept in reversed(self.kept):
+            if kept.path() == (path, setting):
+                return kept.scope
         if setting in self._overrides(path):
             return "variable"
         return "file" if self.has((*path, setting)) else "default"
 
     def again(self) -> ConfigSource:
         """The file as it is now. Raises ConfigError."""
-        return read_source(Path(self.file) if self.text or self.data else None, self.variables)
+        return read_source(None if self.file == _DEFAULTS else Path(self.file), self.variables)
 
     def _overrides(self, path: tuple[str, ...]) -> dict[str, tuple[str, str]]:
         """Setting -> (variable, text) for one section."""
@@ -102,11 +125,16 @@ class ConfigSource:
         overrides = self._overrides(path)
         for name, (_, text) in overrides.items():
             values[name] = _env_value(text, model, name)
+        dynamic = {kept.path()[1]: kept for kept in self.kept if kept.path()[0] == path}
+        values |= {name: kept.value for name, kept in dynamic.items()}
         try:
             return model.model_validate(values)
         except ValidationError as error:
             raise joined(
-                [self._found(path, values, overrides, each, model) for each in error.errors()]
+                [
+                    self._found(path, values, overrides, dynamic, each, model)
+                    for each in error.errors()
+                ]
             ) from None
 
     def _found(
@@ -114,11 +142,15 @@ class ConfigSource:
         path: tuple[str, ...],
         values: Mapping[str, Any],
         overrides: Mapping[str, tuple[str, str]],
+        dynamic: Mapping[str, Kept],
         found: Any,
         model: type[BaseModel],
     ) -> ConfigError:
         """pydantic's finding, with its place."""
         where = _written_path(values, found["loc"])
+        if where and where[0] in dynamic:
+            kept = dynamic[str(where[0])]
+            return ConfigError(f"{kept.setting}, set for {kept.scope}: {complaint(found, model)}")
         if where and where[0] in overrides:
             variable = overrides[str(where[0])][0]
             return ConfigError(f"{variable}: {complaint(found, model)}")
@@ -187,7 +219,7 @@ def read_source(path: Path | None, environment: Mapping[str, str]) -> ConfigSour
         if name.startswith(ENV_PREFIX) and "__" in name
     }
     if path is None:
-        return ConfigSource("(defaults)", variables=variables)
+        return ConfigSource(_DEFAULTS, variables=variables)
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -10,10 +10,10 @@ from types import ModuleType
 
 import pytest
 
-from lakemq.broker_core.api.errors import ConfigError, LakeMQError, PluginError
+from lakemq.broker_core.api.errors import ConfigError, InvalidRequest, LakeMQError, PluginError
 from lakemq.broker_core.api.hooks import ENTRY_POINT_GROUP, hookimpl
 from lakemq.broker_core.api.settings import PluginSettings, Reloadable
-from lakemq.broker_core.configuration.config import Config, load_config
+from lakemq.broker_core.configuration.config import Config, Kept, load_config
 from lakemq.broker_core.plugin_host import PluginHost
 from lakemq.reloading import Reloads
 
@@ -185,3 +185,72 @@ async def test_variables_stay_before_the_file(bench: Bench) -> None:
     assert (states["topics.retention_ms"].value, states["topics.retention_ms"].source) == (
         9, "variable",
     )  # fmt: skip
+
+
+async def in_use(bench: Bench, setting: str) -> tuple[object, str, str]:
+    """(value, source, what it waits for)."""
+    states = {each.setting: each for each in await bench.reloads.settings()}
+    return states[setting].value, states[setting].source, states[setting].pending
+
+
+async def test_dynamic_settings_come_before_the_file_and_the_nodes_own_first(bench: Bench) -> None:
+    bench.start(BOTH + "[topics]\nretention_ms = 5\n", {"LAKEMQ_TOPICS__PARTITIONS": "2"})
+    own = Kept("node=node-1", "topics.retention_ms", 8)
+    others = [
+        Kept("node=node-2", "topics.retention_ms", 9), Kept("cluster", "topics.retention_ms", 7),
+        Kept("cluster", "topics.partitions", 3), Kept("cluster", "plugins.a.lines_max", 4),
+    ]  # fmt: skip
+    await bench.reloads.use_dynamic([own, *others])
+    assert await in_use(bench, "topics.retention_ms") == (8, "node=node-1", "")
+    assert await in_use(bench, "topics.partitions") == (3, "cluster", "")
+    assert bench.parts["a"].settings == LineSettings(lines_max=4)
+    await bench.reloads.use_dynamic(others)
+    assert await in_use(bench, "topics.retention_ms") == (7, "cluster", "")
+    # A reload of the file leaves them where they are; without them the file counts again.
+    await bench.reload("[plugins.a]\nlines_max = 9\n[plugins.b]\n[plugins.c]\n")
+    assert await in_use(bench, "plugins.a.lines_max") == (4, "cluster", "")
+    await bench.reloads.use_dynamic([])
+    assert await in_use(bench, "plugins.a.lines_max") == (9, "file", "")
+    assert await in_use(bench, "topics.partitions") == (2, "variable", "")
+    assert await in_use(bench, "topics.retention_ms") == (7 * 24 * 3_600_000, "default", "")
+
+
+async def test_a_dynamic_change_does_not_read_the_file(bench: Bench) -> None:
+    bench.start(BOTH)
+    bench.file.write_text("[topics\n")
+    await bench.reloads.use_dynamic([Kept("cluster", "topics.retention_ms", 7)])
+    assert bench.used[-1].topics.retention_ms == 7
+
+
+BAD = (
+    (Kept("cluster", "topics.retention_ms", "x"), "set for cluster: it takes a whole number"),
+    (Kept("cluster", "topics.retention_ms", [1]), "set for cluster: it takes a whole number"),
+    (Kept("cluster", "topics.retention_msx", 1), "did you mean 'retention_ms'"),
+    (Kept("cluster", "node.id", "x"), "only the file says it"),
+    (Kept("cluster", "plugins.c.lines_max", 4), "only the file says it"),
+    (Kept("cluster", "security.unmatched", "allow"), "only the file says it"),
+    (Kept("cluster", "plugins.d.lines_max", 4), "no such section"),
+    (Kept("cluster", "topics", 4), "no such section"),
+    (Kept("cluster", "", 4), "no such section"),
+)
+"""Dynamic settings that can't be used, and why."""
+
+
+async def test_bad_ones_are_left_out_logged_once_and_refused(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.start(BOTH)
+    kept = [each for each, _ in BAD]
+    good = Kept("cluster", "topics.retention_ms", 7)
+    for more in (1, 2):
+        await bench.reloads.use_dynamic([*kept, good, Kept("cluster", "topics.partitions", more)])
+    assert await in_use(bench, "topics.retention_ms") == (7, "cluster", "")
+    assert len(bench.used) == 2 and bench.used[-1].topics.partitions == 2
+    said = [each.getMessage() for each in caplog.records if "ignoring" in each.getMessage()]
+    assert len(said) == len(set(said)) > 5
+    for each, why in BAD:
+        with pytest.raises(InvalidRequest, match=why):
+            await bench.reloads.set(each.scope, each.setting, each.value)
+    for scope in ("", "topic=t", "node=", "node=a/b", "node=" + "n" * 64):
+        with pytest.raises(InvalidRequest, match="neither cluster nor node"):
+            await bench.reloads.set(scope, "topics.retention_ms", 7)

@@ -19,9 +19,10 @@ class SettingState:
     value: Any
     """In use."""
     source: str
-    """Where that is from: `default`, `file` or `variable`."""
+    """Where that is from: `default`, `file`, `variable`, or the scope of a dynamic setting,
+    `cluster` or `node=<id>`."""
     written: Any
-    """As the file and the variables have it now."""
+    """As the file, the variables and dynamic settings have it now."""
     written_source: str
     reloadable: bool
     pending: Pending
@@ -48,6 +49,18 @@ class Reloaded:
     """About settings that are valid and have no effect."""
 
 
+@dataclass(frozen=True, slots=True)
+class DynamicSetting:
+    """A setting that the MetaService keeps for nodes."""
+
+    scope: str
+    """`cluster` or `node=<id>`."""
+    setting: str
+    value: Any
+    problem: str = ""
+    """Why this node does not use it, were it meant for this one; empty: it can."""
+
+
 class NodeConfiguration(Protocol):
     """Of one node."""
 
@@ -60,3 +73,13 @@ class NodeConfiguration(Protocol):
     async def reload(self, *, dry_run: bool = False) -> Reloaded:
         """Read the file and use what can be used at once. Raises ConfigError or PluginError, and
         the node goes on with what it has."""
+
+    async def dynamic(self) -> Sequence[DynamicSetting]:
+        """All that the MetaService keeps, of all scopes. Raises Unavailable."""
+
+    async def set(self, scope: str, setting: str, value: Any, *, dry_run: bool = False) -> None:
+        """Keep a setting for all nodes or for one, which use it at once. Raises InvalidRequest:
+        it is unknown here, needs a restart, or has a wrong value; OutcomeUnknown, Unavailable."""
+
+    async def unset(self, scope: str, setting: str, *, dry_run: bool = False) -> None:
+        """Keep it no more. Raises UnknownEntry, OutcomeUnknown, Unavailable."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import Field
+
 from lakemq.broker_core.api.administration.node import AdministeredNode
 from lakemq.broker_core.api.administration.routes import (
     AdminListing,
@@ -12,12 +14,18 @@ from lakemq.broker_core.api.administration.routes import (
     AdminRoute,
     Answer,
     AnyRoute,
+    Body,
     ChangeQuery,
     Flag,
     OwnPageQuery,
+    PageQuery,
     expect,
 )
-from lakemq.broker_core.api.administration.settings import SettingChange, SettingState
+from lakemq.broker_core.api.administration.settings import (
+    DynamicSetting,
+    SettingChange,
+    SettingState,
+)
 
 
 class SettingRow(Answer):
@@ -28,9 +36,10 @@ class SettingRow(Answer):
     value: Any
     """In use."""
     source: str
-    """Where that is from: `default`, `file` or `variable`."""
+    """Where that is from: `default`, `file`, `variable`, or the scope of a dynamic setting,
+    `cluster` or `node=<id>`."""
     written: Any
-    """As the file and the variables have it now."""
+    """As the file, the variables and dynamic settings have it now."""
     written_source: str
     reloadable: bool
     """Whether a reload changes it; else a restart does."""
@@ -66,14 +75,33 @@ class ReloadAnswer(Answer):
     warnings: list[str]
 
 
+class DynamicRow(Answer):
+    """A setting that the MetaService keeps for nodes."""
+
+    scope: str
+    """`cluster` or `node=<id>`."""
+    setting: str
+    value: Any
+    problem: str = ""
+    """Why the node that answers could not use it; empty: it could."""
+
+
+class DynamicBody(Body):
+    """A value for a setting."""
+
+    value: bool | int | float | str = Field(union_mode="left_to_right")
+    """As the configuration file would have it."""
+
+
 class ConfigurationRoutes:
-    """`/api/v1/settings` and `/api/v1/nodes/{node}/reload`."""
+    """`/api/v1/settings`, `/dynamic-settings` and `/nodes/{node}/reload`."""
 
     def __init__(self, node: AdministeredNode) -> None:
         self._node = node
 
     def routes(self) -> Sequence[AnyRoute]:
         """The routes."""
+        one = "dynamic-settings/{scope}/{setting}"
         return [
             AdminListing(
                 "settings", SettingRow, self._all, self._rows, lambda each: each.setting,
@@ -84,6 +112,15 @@ class ConfigurationRoutes:
                 "POST", "nodes/{node}/reload", self.reload, ReloadAnswer, ChangeQuery,
                 owner=lambda request: request.path["node"],
             ),
+            AdminListing(
+                "dynamic-settings", DynamicRow, self._dynamic, self._dynamic_rows,
+                lambda each: f"{each.setting} {each.scope}",
+                {"setting": lambda each: each.setting, "scope": lambda each: each.scope},
+                query=PageQuery,
+                summary="List settings that the MetaService keeps for all nodes or for one.",
+            ),
+            AdminRoute("PUT", one, self.set, DynamicRow, ChangeQuery, DynamicBody),
+            AdminRoute("DELETE", one, self.unset, DynamicRow, ChangeQuery),
         ]  # fmt: skip
 
     async def _all(self, request: AdminRequest) -> Sequence[SettingState]:
@@ -114,6 +151,44 @@ class ConfigurationRoutes:
         request.notes["before"] = {each.setting: each.before for each in done.applied}
         request.notes["after"] = {each.setting: each.after for each in done.applied}
         return answer
+
+    async def _dynamic(self, request: AdminRequest) -> Sequence[DynamicSetting]:
+        return await self._node.configuration.dynamic()
+
+    async def _dynamic_rows(
+        self, settings: Sequence[DynamicSetting], request: AdminRequest
+    ) -> Sequence[DynamicRow]:
+        return [
+            DynamicRow(
+                scope=each.scope, setting=each.setting, value=each.value, problem=each.problem
+            )
+            for each in settings
+        ]
+
+    async def _note(self, request: AdminRequest) -> tuple[str, str, object]:
+        """(scope, setting, the value that is kept now, which the audit log gets)."""
+        scope, setting = request.path["scope"], request.path["setting"]
+        kept = await self._node.configuration.dynamic()
+        before = [each.value for each in kept if (each.scope, each.setting) == (scope, setting)]
+        request.notes["before"] = before[0] if before else None
+        return scope, setting, request.notes["before"]
+
+    async def set(self, request: AdminRequest) -> DynamicRow:
+        """Set a reloadable setting for all nodes (`cluster`) or one (`node=<id>`), at once. It
+        comes before the file."""
+        value = expect(request.given, DynamicBody).value
+        scope, setting, _ = await self._note(request)
+        dry_run = expect(request.asked, ChangeQuery).dry_run
+        await self._node.configuration.set(scope, setting, value, dry_run=dry_run)
+        request.notes["after"] = value
+        return DynamicRow(scope=scope, setting=setting, value=value)
+
+    async def unset(self, request: AdminRequest) -> DynamicRow:
+        """Give a setting back to the files of the nodes."""
+        scope, setting, value = await self._note(request)
+        dry_run = expect(request.asked, ChangeQuery).dry_run
+        await self._node.configuration.unset(scope, setting, dry_run=dry_run)
+        return DynamicRow(scope=scope, setting=setting, value=value)
 
 
 def _changes(changes: Sequence[SettingChange]) -> list[ChangeRow]:

@@ -123,3 +123,39 @@ def test_a_node_that_is_down_is_missing_and_the_rest_is_answered(nodes: Nodes) -
     finally:
         nodes["b"].start(60)
     until(lambda: ask(nodes["a"], "GET", "plugins?node=b"), lambda found: found.status == 200)
+
+
+def test_every_node_follows_a_dynamic_setting_also_one_that_was_down(nodes: Nodes) -> None:
+    def use(name: str, setting: str, value: int, source: str) -> None:
+        until(
+            lambda: ask(nodes[name], "GET", f"settings?node={name}&q={setting}"),
+            lambda found: [(each["value"], each["source"], each["pending"])
+                           for each in found.data] == [(value, source, "")],
+        )  # fmt: skip
+
+    cluster, own = "dynamic-settings/cluster", "dynamic-settings/node=b"
+    setting, of_plugin = "topics.segment_age_max_ms", "plugins.native.fetch_wait_ms"
+    assert ask(nodes["a"], "PUT", f"{cluster}/{setting}", {"value": 70_000}).status == 200
+    # Of the plugin, which the member does not have: it leaves the setting out and says why.
+    assert ask(nodes["a"], "PUT", f"{cluster}/{of_plugin}", {"value": 300}).status == 200
+    for name in "mab":
+        use(name, setting, 70_000, "cluster")
+    use("b", of_plugin, 300, "cluster")
+    nodes["b"].kill()
+    try:
+        for path, value in ((cluster, 80_000), (own, 90_000)):
+            assert ask(nodes["a"], "PUT", f"{path}/{setting}", {"value": value}).status == 200
+        use("a", setting, 80_000, "cluster")
+    finally:
+        nodes["b"].start(60)
+    use("b", setting, 90_000, "node=b")
+    made = unique("dynamic")
+    ask(nodes["b"], "POST", "topics", {"name": made})
+    assert ask(nodes["b"], "GET", f"topics/{made}").json["config"]["segment_age_max_ms"] == 90_000
+    for path in (f"{cluster}/{setting}", f"{own}/{setting}", f"{cluster}/{of_plugin}"):
+        assert ask(nodes["b"], "DELETE", path).status == 200
+    for name in "mab":
+        use(name, setting, 24 * 3_600_000, "default")
+    use("b", of_plugin, 1000, "default")
+    (noted, *_) = ask(nodes["b"], "GET", f"audit?node=b&q=node%3Db/{setting}").data
+    assert (noted["outcome"], noted["before"]) == ("done", 90_000), noted
