@@ -44,6 +44,7 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/transactions/formats.py": ("broker_core/transactions/test_transaction_formats",),
     "broker_core/scheduling/queue.py": ("broker_core/transactions/test_schedule_queue",),
     "meta_service/control/balance.py": ("meta_service/test_meta_balance",),
+    "meta_service/control/dead_processes.py": ("meta_service/control/test_dead_processes",),
     "meta_service/catalog/command_codec.py": (
         "meta_service/test_meta_catalog", "meta_service/test_meta_control",
         "meta_service/test_meta_format_page",
@@ -68,12 +69,15 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "meta_service/test_meta_raft_log", "meta_service/test_meta_format_page",
     ),
     "plugins/journal/segment/checkpoint.py": ("journal/test_journal_formats",),
+    "plugins/journal/segment/epochs.py": ("journal/test_journal_formats",),
     "plugins/journal/segment/index.py": ("journal/test_journal_formats",),
     "plugins/journal/segment/manifest.py": ("journal/test_journal_formats",),
     "plugins/journal/segment/producers.py": (
         "journal/test_journal_producers", "journal/test_journal_formats",
     ),
     "plugins/journal/maintenance/retention.py": ("journal/test_journal_retention",),
+    "plugins/ledger/counting.py": ("ledger/test_ledger_counting",),
+    "plugins/ledger/device_table.py": ("ledger/test_device_table",),
     "plugins/native/groups/balance.py": ("native/groups/test_groups",),
     "plugins/native/groups/coordinator.py": ("native/groups/test_groups",),
     "plugins/native/groups/offset_expiry.py": ("native/groups/test_offset_expiry",),

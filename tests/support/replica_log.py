@@ -238,7 +238,7 @@ class SimulatedLog:
         self.log_end_offset = Offset(stored.header.last_offset + 1)
 
     def roll_at(self, offset: int) -> None:
-        if offset > self.disk.rolls[-1]:
+        if not self.fenced and offset > self.disk.rolls[-1]:
             self.disk.rolls.append(offset)
 
     def commit_to(self, offset: int) -> None:
