@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import json
 import logging
 import os
@@ -10,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -50,8 +51,9 @@ app = typer.Typer(
     name="lakemq",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="One broker for the whole road from a device to a lakehouse table.",
 )
+_WITHOUT_PLUGINS: Final = {("start",), ("version",), ("--version",)}
+"""Beginnings of command lines that need no command of a plugin: they begin sooner without."""
 plugin_app = typer.Typer(no_args_is_help=True, help="What plugins there are.")
 config_app = typer.Typer(no_args_is_help=True, help="The configuration file.")
 app.add_typer(plugin_app, name="plugin")
@@ -222,9 +224,26 @@ def check_config(config: ConfigFile = None) -> None:
 @option_groups
 def version() -> None:
     """Print the version."""
-    from lakemq.node import VERSION
+    found = importlib.metadata.version("lakemq")
+    say(f"lakemq {found}", version=found)
 
-    say(f"lakemq {VERSION}", version=VERSION)
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"lakemq {importlib.metadata.version('lakemq')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _lakemq(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """One broker for the whole road from a device to a lakehouse table."""
 
 
 def _add_plugin_commands() -> None:
@@ -254,9 +273,10 @@ def _add_plugin_commands() -> None:
 
 def main() -> None:
     """Entry point of the `lakemq` command."""
-    try:
-        _add_plugin_commands()
-    except LakeMQError as error:
-        typer.echo(f"lakemq: {error}", err=True)
-        sys.exit(1)
+    if tuple(sys.argv[1:2]) not in _WITHOUT_PLUGINS:
+        try:
+            _add_plugin_commands()
+        except LakeMQError as error:
+            typer.echo(f"lakemq: {error}", err=True)
+            sys.exit(1)
     app()

@@ -81,18 +81,25 @@ class RunOptions:
         "512MB"
     )
     commit_rows: Annotated[
-        int, typer.Option(min=0, help="Maximum records of a commit; 0: unlimited.")
+        int, typer.Option(min=0, metavar="N", help="Maximum records of a commit; 0: unlimited.")
     ] = 0
     file_bytes: Annotated[str, typer.Option(help="Size of a data file, about.")] = "128MB"
     compact_files: Annotated[
-        int, typer.Option(min=0, help="Compact small files when there are more; 0: never.")
+        int,
+        typer.Option(min=0, metavar="N", help="Compact small files when there are more; 0: never."),
     ] = 200
     accept_recreated: Annotated[
-        bool, typer.Option(help="Append a topic that was deleted and created again.")
+        bool,
+        typer.Option(
+            "--accept-recreated", help="Append a topic that was deleted and created again."
+        ),
     ] = False
-    fail_on_data_loss: Annotated[
-        bool, typer.Option(help="Stop when records were deleted before they were exported.")
-    ] = True
+    skip_lost: Annotated[
+        bool,
+        typer.Option(
+            "--no-fail-on-data-loss", help="Skip records that were deleted before the export."
+        ),
+    ] = False
     retry_timeout: Annotated[
         str, typer.Option(help="How long to retry while the broker is unavailable.")
     ] = "60s"
@@ -166,7 +173,7 @@ def _settings(
         value_schema=_schema(topic, kind, table, run, records, broker),
         evolve=choice("--evolve", run.evolve, EVOLVE),
         accept_recreated=run.accept_recreated,
-        fail_on_data_loss=run.fail_on_data_loss,
+        fail_on_data_loss=not run.skip_lost,
         retry_timeout_s=parse_duration_s("--retry-timeout", run.retry_timeout),
     )
 

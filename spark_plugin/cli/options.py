@@ -109,7 +109,7 @@ class RecordOptions:
         str, typer.Option(help="Route of records whose value names no table; else dead letters.")
     ] = ""
     routes_max: Annotated[
-        int, typer.Option(min=1, help="Maximum number of tables of a routed export.")
+        int, typer.Option(min=1, metavar="N", help="Maximum number of tables of a routed export.")
     ] = 100
     take_over: Annotated[
         bool, typer.Option(help="Start although another process seems to run this export.")
