@@ -74,7 +74,7 @@ def test_each_command_prints_json_and_nothing_else(node: NodeProcess, tmp_path: 
         ("init", NONE, 0, (str(tmp_path / "made.toml"),)),
         ("init", NONE, 1, (str(config),)),
         ("config set", ADMIN, 0, ("topics.retention_ms", "604800000", "--scope", "node=none")),
-        ("config set", ADMIN, 2, ("topics.retention_ms", "x")),
+        ("config set", ADMIN, 1, ("topics.retention_ms", "x")),
         ("config list", ADMIN, 0, ()),
         ("config get", ADMIN, 0, ("topics.retention_ms",)),
         ("config get", ADMIN, 4, ("topics.none",)),
