@@ -13,6 +13,7 @@ from lakemq.plugins.ledger.routes import LedgerRoutes
 from lakemq.plugins.mqtt.bridge.metrics import BridgeRoutes
 from lakemq.plugins.mqtt.ops.admin import MqttAdmin
 from lakemq.plugins.native.queues.admin_routes import QueueRoutes
+from lakemq.plugins.native.services.export_routes import ExportRoutes
 from lakemq.plugins.native.services.group_routes import GroupRoutes
 
 _VERSION = "0.1"
@@ -27,6 +28,7 @@ def documented_routes() -> list[AnyRoute]:
         *MqttAdmin(nothing).routes(),
         *BridgeRoutes("", ()).routes(),
         *GroupRoutes(nothing, nothing).routes(),
+        *ExportRoutes("", nothing).routes(),
         *QueueRoutes(nothing, nothing).routes(),
         *LedgerRoutes(nothing, nothing, nothing).routes(),
     ]

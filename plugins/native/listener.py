@@ -30,6 +30,7 @@ from lakemq.plugins.native.server.connection_guard import ConnectionGuard, limit
 from lakemq.plugins.native.server.handlers import Services
 from lakemq.plugins.native.server.tls import server_credentials
 from lakemq.plugins.native.services.admin import AdminService
+from lakemq.plugins.native.services.export_routes import ExportRoutes
 from lakemq.plugins.native.services.group_routes import GroupRoutes
 from lakemq.plugins.native.services.metadata import MetadataService
 from lakemq.plugins.native.services.records import NativeService
@@ -88,9 +89,10 @@ class NativeListener:
         observe_transactions(meter, broker)
 
     def admin_routes(self) -> Sequence[AnyRoute]:
-        """What operators do with groups and queues."""
+        """What operators do with groups, exports and queues."""
         return [
             *GroupRoutes(self._broker, self._service.groups).routes(),
+            *ExportRoutes(self._broker.node_id, self._service.groups).routes(),
             *QueueRoutes(self._broker, self._queues.host).routes(),
         ]
 

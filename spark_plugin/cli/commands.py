@@ -223,6 +223,7 @@ def _run(settings: ExportSettings, run: RunOptions, master: str) -> None:
 
     from opentelemetry.metrics import get_meter
 
+    from lakemq.spark_plugin.broker_reports import BrokerReports
     from lakemq.spark_plugin.export.job.metrics import PREFIX, observe, serve_prometheus
     from lakemq.spark_plugin.export.job.run import is_known, open_exporter
     from lakemq.spark_plugin.export.job.runner import Job
@@ -241,6 +242,7 @@ def _run(settings: ExportSettings, run: RunOptions, master: str) -> None:
         progress_of,
         pattern,
         is_known=is_known,
+        tell=BrokerReports().committed,
     )
     observe(job.metrics, get_meter(PREFIX))
     if run.metrics:

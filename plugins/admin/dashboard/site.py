@@ -41,7 +41,7 @@ NAVIGATION: Final[Sequence[tuple[str, Sequence[Link]]]] = (
     ("Flow", (
         Link("/clients", "Clients", "c"), Link("/groups", "Groups", "q"),
         Link("/queues", "Queues", "w"), Link("/schemas", "Schemas", "s"),
-        Link("/transactions", "Transactions", "x"),
+        Link("/transactions", "Transactions", "x"), Link("/exports", "Exports", "d"),
     )),
     ("Run", (
         Link("/cluster", "Cluster", "n"), Link("/access", "Access", "u"),

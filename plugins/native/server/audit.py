@@ -11,6 +11,8 @@ from lakemq.broker_core.api.administration.audit import Change
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.types import AccessContext
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.sdk.exports import GROUP_PREFIX
 from lakemq.plugins.native.server.authentication import Context, host_of, principal_of
 
 
@@ -46,8 +48,10 @@ def audited(broker: Broker, change: ChangeOf, behavior: Behavior) -> Behavior:
     """The method, which notes what it did before it is answered."""
 
     async def answer(request: Any, context: Context) -> Any:
-        if getattr(request, "member_id", ""):
-            return await behavior(request, context)  # a member commits what it has read
+        # A member commits what it has read, and an export tells how far it is: nothing is read from
+        # there.
+        if getattr(request, "member_id", "") or _is_told(request):
+            return await behavior(request, context)
         try:
             found = await behavior(request, context)
         except LakeMQError as error:
@@ -76,3 +80,7 @@ def audited(broker: Broker, change: ChangeOf, behavior: Behavior) -> Behavior:
 
 def _named(value: object) -> str:
     return "/".join(map(str, value.values())) if isinstance(value, dict) else str(value)
+
+
+def _is_told(request: Any) -> bool:
+    return isinstance(request, pb.CommitOffsetsRequest) and request.group.startswith(GROUP_PREFIX)

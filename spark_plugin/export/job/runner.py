@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from lakemq.plugins.native.sdk import LakeMQError
 from lakemq.spark_plugin.errors import ExportFenced, OptionError, SparkPluginError
 from lakemq.spark_plugin.export.job.metrics import ExportMetrics
+from lakemq.spark_plugin.export.job.report import CommitReport
 from lakemq.spark_plugin.export.job.settings import ExportSettings
 from lakemq.spark_plugin.export.routing.topics import (
     check_distinct,
@@ -61,6 +62,8 @@ class Job:
     threads: int = 2
     is_known: Callable[[ExportSettings], bool] = lambda _: False
     """Whether the export has written the table: of two topics for one table, it keeps it."""
+    tell: Callable[[ExportSettings, CommitReport], None] = lambda settings, report: None
+    """Called after each commit, for who watches from elsewhere."""
     metrics: list[ExportMetrics] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
     left_out: dict[str, Exception] = field(default_factory=dict)
@@ -162,6 +165,7 @@ class Job:
             if report is not None:
                 running.metrics.committed(report)
                 running.progress.committed(report)
+                self.tell(running.settings, report)
                 if compacted := running.exporter.compact():
                     running.progress.compacted(compacted)
             elif self.settings.trigger_s is None:

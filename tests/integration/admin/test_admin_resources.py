@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import lakemq
 from lakemq.cli.main import app as lakemq_app
 from lakemq.plugins.admin.cli.audit import audit
+from lakemq.plugins.native.sdk.exports import ExportReport
 from tests.support.node.admin_api import ask
 from tests.support.node.node import NodeProcess, unique
 
@@ -244,6 +245,27 @@ def test_retained_messages_and_bridges(node: NodeProcess) -> None:
     assert ask(node, "GET", "mqtt/retained?filter=a%23").status == 400
     # A node without a link tells those of the others.
     assert ask(node, "GET", "bridges").data == []
+
+
+def test_exports_tell_how_far_they_are(node: NodeProcess) -> None:
+    topic, export_id = unique("exported"), unique("export")
+    group = f"export.{export_id}"
+    told = ExportReport("s3://lake/t", "delta", 3, 1_000, 1, 4096, 500)
+    with lakemq.connect(node.native) as client:
+        client.create_topic(topic, partitions=2)
+        for number in range(3):
+            client.send(topic, b"x", partition=number % 2)
+        first, second = (lakemq.TopicPartition(topic, number) for number in range(2))
+        client.reset_offsets(group, {second: 1})
+        assert ask(node, "GET", f"exports?q={export_id}").data == []
+        client.reset_offsets(group, {first: 1}, metadata=told.to_text())
+        (row,) = ask(node, "GET", f"exports?q={export_id}").data
+        assert (row["table"], row["commit"], row["lag"]) == ("s3://lake/t", 3, 1)
+        assert (row["rows_per_s"], row["topic"], row["node"]) == (2000.0, topic, "node-1")
+        client.reset_offsets(group, {first: 2}, metadata='{"table": 5}')
+        assert ask(node, "GET", f"exports?q={export_id}").data == []
+    # It is no change of an operator's.
+    assert ask(node, "GET", f"audit?q={export_id}").data == []
 
 
 def test_changes_at_the_metaservices_own_port_are_audited(node: NodeProcess) -> None:

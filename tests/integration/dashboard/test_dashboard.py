@@ -145,8 +145,9 @@ def test_who_may_less_sees_why(url: str, root: Visitor, client: lakemq.SyncClien
     ["/", "/attention", "/topics", "/partitions?lacks=leaderless", "/messages", "/clients",
      "/clients-slow", "/bans", "/groups", "/schemas", "/transactions", "/schedules", "/cluster",
      "/access", "/access?operation=read&resource=topic:x&user=ann", "/plugins", "/audit",
-     "/history", "/queues", "/retained", "/retained?filter=a/%2B", "/bridges", "/explain",
-     "/explain?topic_name=none", "/ledger", "/ledger-devices?topic=x&device=y", "/schema-new"],
+     "/history", "/queues", "/retained", "/retained?filter=a/%2B", "/bridges", "/exports",
+     "/explain", "/explain?topic_name=none", "/ledger", "/ledger-devices?topic=x&device=y",
+     "/schema-new"],
 )  # fmt: skip
 def test_every_page_is_shown(root: Visitor, path: str) -> None:
     page = root.get(path)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import lakemq
+from lakemq.plugins.native.sdk.exports import ExportReport
 from tests.support.node.dashboard import AXE, chromium, dashboard_of, need_browser
 from tests.support.node.node import NodeProcess
 
@@ -22,7 +23,8 @@ PAGES = (
     "/access?operation=read&resource=topic:air", "/transactions", "/plugins",
     "/audit", "/topics/none", "/login", "/queues/workers/air?node=node-1&partition=0&offset=0",
     "/schemas/reading", "/schema-new", "/schedules/later?node=node-1",
-    "/explain?topic=air&partition=0&offset=1", "/retained", "/bridges", "/ledger-devices",
+    "/explain?topic=air&partition=0&offset=1", "/retained", "/bridges", "/exports",
+    "/ledger-devices",
 )  # fmt: skip
 
 
@@ -42,6 +44,10 @@ def url(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             for number in range(3):
                 client.send("air", b'{"co": %d}' % number, key=b"station")
             client.create_topic("dead")
+            told = ExportReport("s3://lake/air", "delta", 7, 5_000, 0, 40_000, 1_000)
+            client.reset_offsets(
+                "export.air", {lakemq.TopicPartition("air", 0): 1}, metadata=told.to_text()
+            )
             client.admin.alter_queue("workers", "air", dead_letter="dead")
             client.schemas.register("reading", "json-schema", '{"type": "object"}')
             client.schedules.send("air", b"x", delay=timedelta(hours=1), schedule_id="later")

@@ -1,4 +1,4 @@
-"""Pages that are a list: bridges, the ledger, plugins, the audit log."""
+"""Pages that are a list: bridges, exports, the ledger, plugins, the audit log."""
 
 from __future__ import annotations
 
@@ -67,6 +67,28 @@ _BRIDGES: Final = Table(
     "No node has a link to another MQTT broker: see [[plugins.bridge.links]].",
     searched="Link contains",
 )  # fmt: skip
+_EXPORTS: Final = Table(
+    "exports",
+    (
+        Column("export_id", "Export", sort=True,
+               link=lambda row: f"/groups/export.{row['export_id']}?node={quote(row['node'])}"),
+        Column("topic", "Topic", sort=True),
+        Column("lag", "Lag (records)", "number"),
+        Column("rows_per_s", "Rows/s", "number"),
+        Column("committed_ms", "Last commit (UTC)", "time", sort=True),
+        Column("commit", "Commits", "number"),
+        Column("rows", "Rows of the last", "number"),
+        Column("dead_letters", "Dead letters of it", "number"),
+        Column("size_bytes", "Size of it", "size"),
+        Column("format", "Format"),
+        Column("table", "Table", sort=True),
+        Column("node", "Node"),
+    ),
+    "exports",
+    "No export has told of itself. One does after its first commit:",
+    "lakemq export --topic TOPIC --to delta --path FOLDER",
+    searched="Export or topic contains",
+)  # fmt: skip
 _LEDGER: Final = Table(
     "ledger/partitions",
     (
@@ -129,6 +151,7 @@ class ListPages:
         route = self._site.get_route
         return [
             route("/bridges", self._list(_BRIDGES, "Bridges", MQTT_VIEWS)),
+            route("/exports", self._list(_EXPORTS, "Exports")),
             route("/ledger", self._list(_LEDGER, "Ledger", _LEDGERS)),
             route("/ledger-devices", self._list(_DEVICES, "Ledger: devices", _LEDGERS)),
             route("/plugins", self._list(_PLUGINS, "Plugins")),

@@ -233,10 +233,12 @@ class Client:
         answer = await self._stub.DescribeGroups(request, timeout=self.timeout_s)
         return [wire.group_description(group) for group in answer.groups]
 
-    async def reset_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set the committed offsets of a group without members; -1 deletes one. Raises
-        GroupNotEmpty."""
-        request = wire.reset_request(group, offsets)
+    async def reset_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int], *, metadata: str = ""
+    ) -> None:
+        """Set the committed offsets of a group without members; -1 deletes one. `metadata`: kept
+        with each of them, 4096 bytes at most. Raises GroupNotEmpty."""
+        request = wire.reset_request(group, offsets, metadata)
         await self._stub.CommitOffsets(request, timeout=self.timeout_s)
 
     async def delete_group(self, name: str) -> None:

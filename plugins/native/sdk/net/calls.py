@@ -198,12 +198,16 @@ def group_description(group: pb.Group) -> GroupDescription:
     )  # fmt: skip
 
 
-def reset_request(group: str, offsets: Mapping[TopicPartition, int]) -> pb.CommitOffsetsRequest:
+def reset_request(
+    group: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
+) -> pb.CommitOffsetsRequest:
     """Offsets of a group without members."""
     return pb.CommitOffsetsRequest(
         group=group,
         offsets=[
-            pb.OffsetCommit(topic=at.topic, partition=at.partition, offset=offset)
+            pb.OffsetCommit(
+                topic=at.topic, partition=at.partition, offset=offset, metadata=metadata
+            )
             for at, offset in offsets.items()
         ],
     )

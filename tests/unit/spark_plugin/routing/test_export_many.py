@@ -92,7 +92,13 @@ def test_each_topic_has_a_table(memory, tmp_path, kind):
         fill(memory, name)
     target = many(tmp_path, kind)
     made, told = job(target, r"air\..*", commit_rows=7)
+    commits = []
+    made.tell = lambda settings, report: commits.append(
+        (settings.topic, sum(report.offsets.values()))
+    )
     made.run()
+    assert max(count for topic, count in commits if topic == "air.in") == 20
+    assert len(commits) == 8
     assert sorted((each.topic, each.rows, each.closed) for each in told) == [
         ("air.in", 20, True),
         ("air.out", 20, True),
