@@ -37,6 +37,7 @@ from lakemq.broker_core.api.types import (
     Principal,
     Resource,
 )
+from lakemq.broker_core.security.authn.api_keys import ApiKeys
 from lakemq.broker_core.security.authn.attempts import AttemptRules, Attempts
 from lakemq.broker_core.security.authn.session_tokens import SessionTokens
 from lakemq.broker_core.security.authn.tokens import ExpiredToken
@@ -74,6 +75,7 @@ class Access:
         attempts: Attempts | None = None,
         now_ms: Callable[[], int] = lambda: 0,
         tokens: SessionTokens | None = None,
+        api_keys: ApiKeys | None = None,
         quotas: Quotas | None = None,
         dummy_verify: Callable[[Credentials], Awaitable[object]] = _no_verify,
         is_operator: Callable[[Principal], bool] = lambda principal: False,
@@ -83,9 +85,9 @@ class Access:
         self._is_withdrawn = is_withdrawn
         self._tokens = tokens
         self.quotas = quotas if quotas is not None else Quotas({})
-        # The node's own tokens first: they are recognized by their prefix, without asking a
-        # backend.
-        own = (tokens,) if tokens is not None else ()
+        # The node's own tokens and API keys first: they are recognized by their prefix, without
+        # asking a backend.
+        own = tuple(each for each in (tokens, api_keys) if each is not None)
         self._authenticators: tuple[Authenticator, ...] = (*own, *authenticators)
         self._authorizers = tuple(authorizers)
         self._mechanisms: dict[str, Mechanism] = {}

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from lakemq.broker_core.administration.audit_log import NoAuditLog
+from lakemq.broker_core.administration.key_store import KeyStore
 from lakemq.broker_core.administration.operations import Operations
 from lakemq.broker_core.api.administration.audit import AuditLog, Change
 from lakemq.broker_core.api.administration.node import AnswerPeer, CatalogAccess, PluginState
@@ -18,7 +19,7 @@ from lakemq.broker_core.broker import CoreBroker
 from lakemq.broker_core.cluster.administer import METHOD, Administering, administer
 from lakemq.broker_core.configuration.changes import masked
 from lakemq.broker_core.plugin_host import LoadedPlugin, PluginHost
-from lakemq.broker_core.security.authz.rule_book import RuleBook
+from lakemq.broker_core.security.assembly import Security
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.server.operator_calls import OperatorCall
 from lakemq.telemetry.provider import Telemetry
@@ -37,7 +38,7 @@ class NodeAdministration:
         catalog: CatalogAccess,
         broker: CoreBroker | None,
         control: RemoteClient,
-        rules: RuleBook,
+        security: Security,
         plugins: PluginHost,
         configuration: NodeConfiguration,
         telemetry: Telemetry,
@@ -53,7 +54,8 @@ class NodeAdministration:
         self.ready = False
         self.catalog = catalog
         self.broker = broker
-        self.operations = Operations(control, catalog, rules)
+        keys = KeyStore(control, security.api_keys, now_ms)
+        self.operations = Operations(control, catalog, security.rule_book, keys)
         self.audit: AuditLog = NoAuditLog()
         self.configuration = configuration
         self.now_ms = now_ms

@@ -343,7 +343,7 @@ class Node:
             catalog=catalog,
             broker=broker,
             control=self._member.control(),
-            rules=self.security.rule_book,
+            security=self.security,
             plugins=self.plugins,
             configuration=self.reloads,
             telemetry=self.telemetry,

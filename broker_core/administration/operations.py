@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
+from lakemq.broker_core.administration.key_store import KeyStore
 from lakemq.broker_core.administration.partition_changes import (
     PartitionNow,
     changed,
@@ -18,6 +19,7 @@ from lakemq.broker_core.administration.reports import node_reports
 from lakemq.broker_core.administration.unclean import unclean_leader
 from lakemq.broker_core.api.access import AccessContext, Operation, Principal, Resource, Rule
 from lakemq.broker_core.api.administration.operations import (
+    KeyReport,
     NodeReport,
     RebalanceAction,
     UserReport,
@@ -35,6 +37,7 @@ from lakemq.broker_core.api.errors import (
 )
 from lakemq.broker_core.api.leadership import check_partition, leadership
 from lakemq.broker_core.api.types import Leadership, TopicInfo
+from lakemq.broker_core.security.authn.api_keys import is_key
 from lakemq.broker_core.security.authn.passwords import with_password
 from lakemq.broker_core.security.authn.users import UserRecord, check_roles, check_user_name
 from lakemq.broker_core.security.authz.rule_book import RuleBook
@@ -90,9 +93,12 @@ def _translated(missing: type[LakeMQError]) -> Iterator[None]:
 class Operations:
     """All of it goes to the MetaService, from whatever node."""
 
-    def __init__(self, control: RemoteClient, catalog: Catalog, rules: RuleBook) -> None:
+    def __init__(
+        self, control: RemoteClient, catalog: Catalog, rules: RuleBook, keys: KeyStore
+    ) -> None:
         """`catalog`: this node's copy of it."""
         self._control = control
+        self._keys = keys
         self._catalog = catalog
         self._rules = rules
 
@@ -208,7 +214,8 @@ class Operations:
     async def users(self) -> Sequence[UserReport]:
         """By name. Raises Unavailable."""
         with _translated(UnknownEntry):
-            return [_user_report(record_of(each)) for each in await self._control.users()]
+            users = [each for each in await self._control.users() if not is_key(each.attributes)]
+        return [_user_report(record_of(each)) for each in users]
 
     async def put_user(
         self,
@@ -251,6 +258,28 @@ class Operations:
         """Raises UnknownEntry."""
         with _translated(UnknownEntry):
             await self._control.delete_user(name)
+
+    async def keys(self) -> Sequence[KeyReport]:
+        """By id. Raises Unavailable."""
+        with _translated(UnknownEntry):
+            return await self._keys.list_all()
+
+    def key_uses(self) -> Mapping[str, int]:
+        """See `ClusterOperations`."""
+        return self._keys.uses()
+
+    async def add_key(
+        self, says: str, roles: Sequence[str], made_by: str, expires_ms: int | None
+    ) -> tuple[KeyReport, str]:
+        """Raises InvalidRequest, Unavailable."""
+        check_roles(roles)
+        with _translated(UnknownEntry):
+            return await self._keys.add(says, roles, made_by, expires_ms)
+
+    async def delete_key(self, key_id: str) -> None:
+        """Raises UnknownEntry."""
+        with _translated(UnknownEntry):
+            await self._keys.delete(key_id)
 
     async def rules(self) -> Sequence[Rule]:
         """By id. Raises Unavailable."""

@@ -13,6 +13,7 @@ from lakemq.broker_core.api.access import Credentials, Principal
 from lakemq.broker_core.api.limits.connection_limits import peer_of
 from lakemq.broker_core.api.ports import Authenticator, Authorizer, Mechanism
 from lakemq.broker_core.security.auth_copy import CopiedAccess
+from lakemq.broker_core.security.authn.api_keys import ApiKeys
 from lakemq.broker_core.security.authn.attempts import Attempts
 from lakemq.broker_core.security.authn.certificates import CertificateAuthenticator
 from lakemq.broker_core.security.authn.http_callback import HttpAuthenticator
@@ -79,6 +80,7 @@ class Security:
             if meta is not None
             else None
         )
+        self.api_keys = ApiKeys(self._kept, now_ms) if self._kept is not None else None
         own = [
             self._authenticator(each)
             for each in settings.authenticators
@@ -93,6 +95,7 @@ class Security:
             anonymous=settings.anonymous,
             attempts=self.attempts,
             tokens=self._session_tokens,
+            api_keys=self.api_keys,
             quotas=self.quotas,
             now_ms=now_ms,
             dummy_verify=self._dummy_verify,
@@ -154,7 +157,10 @@ class Security:
 
     def _is_withdrawn(self, principal: Principal) -> bool:
         """Whether each source of users that made the principal has withdrawn it since."""
-        said = [users.withdrawn(principal) for users in self._users]
+        sources = self._users
+        if self._kept is not None and self._kept not in sources:
+            sources = [*sources, self._kept]  # API keys are there
+        said = [users.withdrawn(principal) for users in sources]
         known = [each for each in said if each is not None]
         # Stores that do not know the principal have no say; of those that do, one that still has it
         # is enough.

@@ -15,6 +15,7 @@ from typing import Final
 
 from lakemq.broker_core.api.access import Principal, Rule
 from lakemq.broker_core.api.backoff import Backoff
+from lakemq.broker_core.security.authn.api_keys import is_key
 from lakemq.broker_core.security.authn.users import UserRecord
 from lakemq.broker_core.security.authz.rules import check_rule
 from lakemq.broker_core.security.catalog_forms import record_of, rule_of
@@ -74,7 +75,8 @@ class CopiedAccess:
 
     def any_known(self) -> bool:
         """See `Users`."""
-        return bool(self._copy.users)
+        # API keys are no users: where there are only keys, the names of clients are still ignored.
+        return any(not is_key(each.attributes) for each in self._copy.users.values())
 
     async def start(self) -> None:
         """Returns when the copy is complete."""

@@ -50,6 +50,20 @@ class UserReport:
     """`password` and SCRAM mechanisms."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeyReport:
+    """An API key that the MetaService keeps, without what one could log in with."""
+
+    key_id: str
+    says: str
+    """What it is for."""
+    roles: Sequence[str]
+    made_by: str
+    made_ms: int
+    expires_ms: int | None
+    """None: never."""
+
+
 class ClusterOperations(Protocol):
     """Errors of the MetaService are LakeMQErrors here: InvalidRequest, NotFound ones by their
     kind, Conflict, Unavailable, OutcomeUnknown."""
@@ -107,6 +121,20 @@ class ClusterOperations(Protocol):
 
     async def delete_user(self, name: str) -> None:
         """Delete a user."""
+
+    async def keys(self) -> Sequence[KeyReport]:
+        """API keys, by id."""
+
+    def key_uses(self) -> Mapping[str, int]:
+        """Id -> when this node was shown a key last (ms since 1970, UTC), since it started."""
+
+    async def add_key(
+        self, says: str, roles: Sequence[str], made_by: str, expires_ms: int | None
+    ) -> tuple[KeyReport, str]:
+        """A new key, and its text: it is never told again."""
+
+    async def delete_key(self, key_id: str) -> None:
+        """Revoke a key, at once and on all nodes."""
 
     async def rules(self) -> Sequence[Rule]:
         """Those that the MetaService keeps, by id."""

@@ -11,6 +11,7 @@ from lakemq.plugins.admin.resources.access import AccessRoutes
 from lakemq.plugins.admin.resources.audit import AuditRoutes
 from lakemq.plugins.admin.resources.cluster import ClusterRoutes
 from lakemq.plugins.admin.resources.configuration import ConfigurationRoutes
+from lakemq.plugins.admin.resources.keys import KeyRoutes
 from lakemq.plugins.admin.resources.nodes import NodeRoutes
 from lakemq.plugins.admin.resources.partitions import PartitionRoutes
 from lakemq.plugins.admin.resources.pending import PendingRoutes
@@ -31,6 +32,7 @@ def resources(node: AdministeredNode, body_max_bytes: int) -> Sequence[AnyRoute]
         *SchemaRoutes(node).routes(),
         *PendingRoutes(node).routes(),
         *AccessRoutes(node).routes(),
+        *KeyRoutes(node).routes(),
         *AuditRoutes(node).routes(),
         *ExplainRoutes(node).routes(),
     ]

@@ -268,6 +268,39 @@ def test_exports_tell_how_far_they_are(node: NodeProcess) -> None:
     assert ask(node, "GET", f"audit?q={export_id}").data == []
 
 
+def test_an_api_key_opens_until_it_is_revoked(node: NodeProcess) -> None:
+    says = unique("backup")
+    made = ask(node, "POST", "keys", {"says": says, "roles": ["viewer"], "expires_s": 3600})
+    assert made.status == 201 and made.json["made_by"] == "anonymous"
+    key_id = made.json["id"]
+    bearer = {"Authorization": f"Bearer {made.json['key']}"}
+    deadline = time.monotonic() + 20
+    while (found := ask(node, "GET", "whoami", headers=bearer)).status == 401:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (found.json["name"], found.json["roles"]) == (f"key:{key_id}", ["viewer"])
+    (row,) = ask(node, "GET", f"keys?q={says}").data
+    assert row["last_used_ms"] >= row["made_ms"] and "key" not in row
+    assert row["expires_ms"] - row["made_ms"] <= 3_600_000
+    # It is no user that could log in, or that a list shows.
+    assert ask(node, "GET", f"users?q={key_id}").data == []
+    assert ask(node, "DELETE", "keys/none").json["code"] == "UNKNOWN_ENTRY"
+    assert ask(node, "DELETE", f"keys/{key_id}?dry_run=true").status == 200
+    with lakemq.connect(node.native, token=made.json["key"]) as client:
+        client.topics()
+        assert ask(node, "DELETE", f"keys/{key_id}").json["name"] == key_id
+        with pytest.raises(lakemq.NotAuthenticated):
+            while time.monotonic() < deadline:
+                client.topics()
+                time.sleep(0.05)
+    while ask(node, "GET", "whoami", headers=bearer).status != 401:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert ask(node, "GET", f"keys?q={says}").data == []
+    audited = ask(node, "GET", f"audit?q={key_id}").body
+    assert key_id in audited and made.json["key"][18:] not in audited
+
+
 def test_changes_at_the_metaservices_own_port_are_audited(node: NodeProcess) -> None:
     name = unique("bob")
     members = ["--address", node.addresses["meta"]]

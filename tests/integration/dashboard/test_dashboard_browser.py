@@ -24,7 +24,7 @@ PAGES = (
     "/audit", "/topics/none", "/login", "/queues/workers/air?node=node-1&partition=0&offset=0",
     "/schemas/reading", "/schema-new", "/schedules/later?node=node-1",
     "/explain?topic=air&partition=0&offset=1", "/retained", "/bridges", "/exports",
-    "/ledger-devices",
+    "/ledger-devices", "/keys",
 )  # fmt: skip
 
 

@@ -114,6 +114,25 @@ def test_a_schema_is_registered_after_what_keeps_it_from_that_is_shown(
     assert "is deleted." in root.after(f"/schema-delete/{subject}", {"confirm": subject}).text
 
 
+def test_an_api_key_is_shown_once(root: Visitor, ann: Visitor) -> None:
+    says = unique("backup")
+    root.get("/keys")
+    page = root.post("/keys", {"says": says, "roles": "viewer", "days": "7"})
+    key = page.body.partition("lmqk_")[2][:56]
+    assert page.status == 200 and len(key) == 56 and "it is not shown again" in page.text
+    page = root.get(f"/keys?q={says}")
+    assert says in page.text and key[13:] not in page.body
+    key_id = key[:12]
+    page = ann.get("/keys")
+    assert "disabled>Make API key" in page.body
+    assert "You need the right to create the cluster." in page.text
+    assert "disabled>Revoke" in ann.get(f"/keys/{key_id}").body
+    assert "Refused:" in ann.after(f"/key-revoke/{key_id}", {}).text
+    root.get(f"/keys/{key_id}")
+    assert f"API key {key_id} is revoked." in root.after(f"/key-revoke/{key_id}", {}).text
+    assert root.get(f"/keys/{key_id}").status == 404
+
+
 def test_retained_messages_and_the_way_of_one(
     node: NodeProcess, root: Visitor, ann: Visitor, client: lakemq.SyncClient
 ) -> None:

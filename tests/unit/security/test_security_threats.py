@@ -38,6 +38,11 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
         f"{UNIT}caches.py::test_a_token_bound_to_a_client_id_is_no_others_once_it_was_used",
         f"{UNIT}caches.py::test_a_remembered_token_ends",
     ),
+    "keys": (
+        "unit/broker_core/test_api_keys.py::test_what_looks_like_a_key_is_refused",
+        "unit/broker_core/test_api_keys.py::test_an_expired_key_is_refused",
+        "integration/admin/test_admin_resources.py::test_an_api_key_opens_until_it_is_revoked",
+    ),
     "withdrawn": (
         f"{UNIT}withdrawn.py::test_what_a_password_opened_ends_with_it",
         f"{UNIT}withdrawn.py::test_mqtt_connections_end_with_their_credentials",

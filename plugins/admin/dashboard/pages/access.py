@@ -1,4 +1,4 @@
-"""Users, rules, quotas, and who may do what."""
+"""Users, rules, quotas, API keys, and who may do what."""
 
 from __future__ import annotations
 
@@ -11,9 +11,27 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lakemq.plugins.admin.dashboard.client import ApiProblem, segment
+from lakemq.plugins.admin.dashboard.details import Action, facts_of
 from lakemq.plugins.admin.dashboard.guard import Form
 from lakemq.plugins.admin.dashboard.site import Site, session_of
+from lakemq.plugins.admin.dashboard.tables import Column, Table
 
+_KEYS: Final = Table(
+    "keys",
+    (
+        Column("id", "Key", sort=True, link=lambda row: f"/keys/{segment(row['id'])}"),
+        Column("says", "For", sort=True),
+        Column("roles", "Roles", "list"),
+        Column("made_by", "Made by"),
+        Column("made_ms", "Made (UTC)", "time", sort=True),
+        Column("expires_ms", "Expires (UTC)", "time"),
+        Column("last_used_ms", "Last used (UTC)", "time"),
+    ),
+    "API keys",
+    "No API key was made. Programs send one as: Authorization: Bearer",
+    searched="Key or purpose contains",
+)
+_VIEWS: Final = (("/access", "Users and rules"), ("/keys", "API keys"))
 _OPERATIONS: Final = ("read", "write", "create", "alter", "delete", "describe")
 _LIMITS: Final = ("bytes_in_per_s", "bytes_out_per_s", "records_per_s")
 
@@ -29,6 +47,10 @@ class AccessPages:
         site = self._site
         return [
             site.get_route("/access", self._access),
+            site.get_route("/keys", self._keys),
+            site.post_route("/keys", self._make_key),
+            site.get_route("/keys/{key}", self._key),
+            site.post_route("/key-revoke/{key}", self._revoke_key),
             site.post_route("/access/users", self._add_user),
             site.post_route("/access/users-change", self._change_user),
             site.post_route("/access/rules", self._add_rule),
@@ -58,8 +80,48 @@ class AccessPages:
         return site.page(
             request, "access.html", "Access", users=users, rules=rules, quotas=quotas,
             tested=tested, error=error, asked=asked, operations=_OPERATIONS, limits=_LIMITS,
+            views=_VIEWS,
             may_alter="alter" in session_of(request).may,
         )  # fmt: skip
+
+    async def _keys(self, request: Request) -> Response:
+        may = await self._site.may(request, "create", "cluster", "cluster")
+        return await self._site.table(
+            request, _KEYS, "keys.html", "API keys", views=_VIEWS, may=may, made=None
+        )
+
+    async def _make_key(self, request: Request, form: Form) -> Response:
+        """The key is shown in the answer to the form alone: it is told once."""
+        body: dict[str, object] = {"says": form.get("says", ""), "roles": _words(form, "roles")}
+        if days := form.get("days", ""):
+            if not days.isdigit():
+                raise ApiProblem(400, "INVALID_REQUEST", "days takes a whole number")
+            body["expires_s"] = int(days) * 86_400
+        made = await self._site.change(request, "POST", "keys", body)
+        return await self._site.table(
+            request, _KEYS, "keys.html", "API keys", views=_VIEWS, may=True, made=made
+        )
+
+    async def _key(self, request: Request) -> Response:
+        site, wanted = self._site, request.path_params["key"]
+        found = await site.get(request, "keys", {"q": wanted[:256]})
+        row = next((each for each in found["data"] if each["id"] == wanted), None)
+        if row is None:
+            raise ApiProblem(404, "UNKNOWN_ENTRY", f"there is no API key {wanted}")
+        may = await site.may(request, "create", "cluster", "cluster")
+        revoke = Action(
+            "Revoke", f"/key-revoke/{segment(wanted)}", "create the cluster", may,
+            "It opens nothing any more, and what it opened ends.",
+        )  # fmt: skip
+        return site.page(
+            request, "detail.html", f"API key {wanted}", text=None, text_title="",
+            facts=facts_of(_KEYS.columns, row), actions=[revoke],
+        )  # fmt: skip
+
+    async def _revoke_key(self, request: Request, form: Form) -> Response:
+        wanted = request.path_params["key"]
+        await self._site.change(request, "DELETE", f"keys/{segment(wanted)}")
+        return self._site.done(request, "/keys", f"API key {wanted} is revoked.")
 
     async def _add_user(self, request: Request, form: Form) -> Response:
         name = form.get("name", "")
