@@ -62,7 +62,8 @@ from lakemq.broker_core.publishing.record_writer import RecordWriter
 from lakemq.broker_core.scheduling.scheduler import Scheduler
 from lakemq.broker_core.schemas import SchemaRegistry
 from lakemq.broker_core.security.quotas import Use
-from lakemq.broker_core.topic_admin import TopicAdmin, default_topic_config
+from lakemq.broker_core.topics.shared_topics import SharedTopics
+from lakemq.broker_core.topics.topic_admin import TopicAdmin, default_topic_config
 from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
 from lakemq.meta_service.api.errors import MetaError
 from lakemq.meta_service.api.remote.control_calls import ControlCalls, HeartbeatReport
@@ -110,6 +111,7 @@ class CoreBroker:
         self._topic_admin = TopicAdmin(
             meta, self._catalog, self._partitions, self._schemas, topic_settings
         )
+        self._shared = SharedTopics(meta, self._partitions, self._nodes, topic_settings.min_in_sync)
         self._producer_ids = ProducerIds(meta, now_ms)
         self._admission = Admission(self._schemas.check_batch, now_ms)
         self._router = Router(
@@ -176,6 +178,7 @@ class CoreBroker:
         # From the next revision on: `load` has applied all up to this one, and none is missed
         # between.
         self._catalog.start(revision + 1)
+        self._shared.start()
 
     async def refresh(self) -> None:
         """Know what the catalog says now, without waiting for its watch. Raises MetaError."""
@@ -183,6 +186,7 @@ class CoreBroker:
 
     async def stop(self) -> None:
         """Stop what `start` started, in reverse, and append what was gathered."""
+        await self._shared.stop()
         await self._scheduler.stop()
         await self._schemas.stop()
         await self._coordinator.stop()

@@ -3,7 +3,7 @@ refuses the partitions that other nodes lead.
 
 Appends, fetches, taps, offset queries and the broker's own writes of every protocol come through
 here, so none of them can be answered by a node whose records no reader of the cluster would see.
-Internal topics are the exception: until they are replicated, each node keeps its own copy of them.
+Internal topics are the exception, but for those that nodes share: each node has its own copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lakemq.broker_core.api.errors import NotLeader, UnknownTopic
 from lakemq.broker_core.api.leadership import check_leads, check_partition, leadership, leads
 from lakemq.broker_core.api.ports import PartitionLog, Storage, Tap
 from lakemq.broker_core.api.replica_ports import Repairable, ReplicaLog
-from lakemq.broker_core.api.state.internal_topics import is_internal
+from lakemq.broker_core.api.state.internal_topics import is_node_own
 from lakemq.broker_core.api.types import Acks, Offset, PartitionStatus, TopicInfo
 from lakemq.broker_core.replication.assignments import Assignments, is_shared
 from lakemq.broker_core.replication.types import NO_EPOCH, Place
@@ -129,7 +129,7 @@ class Partitions:
         if place not in [each[:2] for each in self._storage.disowned() if not each.missing]:
             return False
         held = leadership(topic, partition)
-        if is_internal(topic.name) or self._node_id in (*held.in_sync, *held.eligible):
+        if is_node_own(topic.name) or self._node_id in (*held.in_sync, *held.eligible):
             self._settled.add(place)
             return False
         return held.leader in held.in_sync and self._is_assigned(topic, partition)
@@ -160,7 +160,7 @@ class Partitions:
     async def _take_part(self, topic: TopicInfo, partition: int, log: PartitionLog) -> None:
         """Have the log of a partition lead or follow, as the catalog says."""
         place, held = Place(topic.topic_id, partition), leadership(topic, partition)
-        if is_shared(held, self._node_id) and not is_internal(topic.name):
+        if is_shared(held, self._node_id) and not is_node_own(topic.name):
             self._shared[topic.name, partition] = place
             if isinstance(log, Repairable) and self.repair is not None:
                 log.when_damaged(partial(self.repair, place, log))
@@ -228,7 +228,7 @@ class Partitions:
 
     def _is_led(self, topic: TopicInfo, partition: int) -> bool:
         """Whether the catalog has this node lead."""
-        return is_internal(topic.name) or leads(self._node_id, topic, partition)
+        return is_node_own(topic.name) or leads(self._node_id, topic, partition)
 
     def serves(self, topic: TopicInfo, partition: int) -> bool:
         """Whether this node takes appends to, and fetches from, the partition."""
@@ -242,7 +242,7 @@ class Partitions:
         leadership is known to last: ask again. Raises UnknownTopic, UnknownPartition, NotLeader,
         StaleEpoch."""
         info = self._known(topic, partition)
-        if not is_internal(topic):
+        if not is_node_own(topic):
             self._check(info, partition, client_epoch)
         place = self._shared.get((topic, partition))
         if place is not None:
@@ -335,7 +335,7 @@ class Partitions:
     def is_leader(self, place: Place) -> bool:
         """Whether the catalog names this node as the leader of a partition of no internal topic."""
         topic = self.find_id(place.topic_id)
-        if topic is None or is_internal(topic.name):
+        if topic is None or is_node_own(topic.name):
             return False
         return leads(self._node_id, topic, place.partition)
 
@@ -349,7 +349,7 @@ class Partitions:
             (each.topic_id, each.partition)
             for each in self._storage.disowned()
             if each.topic_id == topic.topic_id
-            and not is_internal(topic.name)
+            and not is_node_own(topic.name)
             and is_shared(leadership(topic, each.partition), self._node_id)
         ]
 

@@ -39,7 +39,7 @@ from lakemq.broker_core.publishing.traced_broker import TracedBroker
 from lakemq.broker_core.replication_metrics import register_replication_metrics
 from lakemq.broker_core.security.assembly import Security
 from lakemq.broker_core.security.metrics import register_metrics
-from lakemq.broker_core.topic_admin import default_topic_config
+from lakemq.broker_core.topics.topic_admin import default_topic_config
 from lakemq.config_checks import check_together
 from lakemq.data_folder import DataFolder, storage_id
 from lakemq.dynamic_settings import DynamicSettings

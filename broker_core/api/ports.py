@@ -394,7 +394,8 @@ class Broker(Protocol):
         """Nodes, the MetaService and the plugins of this node. Raises Unavailable."""
 
     def partition(self, topic: str, partition: int, leader_epoch: int = 0) -> PartitionLog:
-        """The log of a partition that this node leads; of an internal topic, this node's own copy.
+        """The log of a partition that this node leads; of an internal topic that is each node's
+        own, this node's copy.
 
         `leader_epoch`: of the leadership that the client knows, 0 if of none. Leadership moves: who
         keeps a log must ask again for each request. Raises UnknownTopic, UnknownPartition,

@@ -19,7 +19,7 @@ from lakemq.broker_core.api.leadership import check_partition, leadership, leads
 from lakemq.broker_core.api.ports import AppendDone, AppendTarget
 from lakemq.broker_core.api.records.batch import BatchHeader
 from lakemq.broker_core.api.records.outcomes import outcome_of, settle
-from lakemq.broker_core.api.state.internal_topics import is_internal
+from lakemq.broker_core.api.state.internal_topics import is_node_own
 from lakemq.broker_core.api.types import Acks, AppendResult, Columns, TopicInfo
 from lakemq.broker_core.cluster.append_link import AppendLinks
 from lakemq.broker_core.cluster.peers import Peers
@@ -83,7 +83,7 @@ class Router:
     def _is_own(self, topic: TopicInfo, partition: int) -> bool:
         """Whether records need no route: an internal topic, or this node alone has, and is to have,
         a replica."""
-        if is_internal(topic.name):
+        if is_node_own(topic.name):
             return True
         held = leadership(topic, partition)
         return leads(self.node_id, topic, partition) and not is_shared(held, self.node_id)

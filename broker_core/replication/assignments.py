@@ -142,7 +142,10 @@ class Assignments:
     def check(self, place: Place, name: str, held: Leadership) -> None:
         """Raises NotLeader, without an address, where `leads` is false: the catalog named this node
         at last, and something newer may hold."""
-        if self._replication.leading(place) is None:
+        leading = self._replication.leading(place)
+        # Of another epoch while what the catalog says is being carried out: what is known of the
+        # former one may be out of date.
+        if leading is None or leading.core.view.epoch != held.epoch:
             reason = "has not begun to lead it, or has ended"
         elif not self._lease.held(self._now_s()):
             reason = "is not sure to lead it: it has lost the MetaService"

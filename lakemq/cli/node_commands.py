@@ -26,10 +26,10 @@ from lakemq.cli.cluster_commands import AtOnce
 from lakemq.cli.meta_access import ask_meta, credentials_of, run_meta
 from lakemq.meta_service.api.errors import InvalidArgument, NotFound
 from lakemq.meta_service.api.types import (
-    INTERNAL_PREFIXES,
     NodeLoad,
     NodeRegistration,
     TopicDescription,
+    is_brokers_own,
 )
 
 if TYPE_CHECKING:
@@ -141,15 +141,15 @@ def decommission(
     exit code 0 when that is done: then it may be stopped. Ctrl-C ends only the waiting, moves go on
     in the background; `lakemq node undrain` ends the decommission.
 
-    Internal topics are each node's own and are not copied. If the node leads some of them, their
-    leadership goes to other nodes after a confirmation: what they hold stays behind.
+    Most internal topics are each node's own and are not copied. If the node leads some of them,
+    their leadership goes to other nodes after a confirmation: what they hold stays behind.
     """
     ask_meta(members, lambda client: _empty(client, name, at_once))
     own = ask_meta(members, lambda client: _held(client, name, internal=True))
     if own and not yes:
         confirm(
             f"{name} leads {len(own)} partitions of internal topics ({_some(own)}), which are not "
-            "copied: group offsets, queues and scheduled records in them stay behind. Go on?"
+            "copied: queues, transactions and scheduled records in them stay behind. Go on?"
         )
     if own:
         ask_meta(members, lambda client: _give_away(client, name))
@@ -217,7 +217,7 @@ async def _held(client: RemoteClient, name: str, *, internal: bool) -> list[str]
         f"{topic.name}/{partition.partition}"
         for topic in topics
         for partition in topic.partitions
-        if name in partition.replicas and topic.name.startswith(INTERNAL_PREFIXES) == internal
+        if name in partition.replicas and is_brokers_own(topic.name) == internal
     ]
 
 
@@ -228,8 +228,7 @@ async def _only_there(client: RemoteClient, name: str) -> list[str]:
         f"{topic.name}/{partition.partition}"
         for topic in topics
         for partition in topic.partitions
-        if {*partition.in_sync, *partition.eligible} == {name}
-        and not topic.name.startswith(INTERNAL_PREFIXES)
+        if {*partition.in_sync, *partition.eligible} == {name} and not is_brokers_own(topic.name)
     ]
 
 
@@ -248,7 +247,7 @@ async def _give_away(client: RemoteClient, name: str) -> None:
         (topic.name, partition.partition, partition.partition_epoch, (next(turns),))
         for topic in topics
         for partition in topic.partitions
-        if name in partition.replicas and topic.name.startswith(INTERNAL_PREFIXES)
+        if name in partition.replicas and is_brokers_own(topic.name)
     ]
     for start in range(0, len(moves), _MOVES_MAX):
         await client.move(moves[start : start + _MOVES_MAX])

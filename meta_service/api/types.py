@@ -150,8 +150,8 @@ class InSyncAnswer:
     leader_epoch: int = 0
 
 
-INTERNAL_PREFIXES: Final = ("__", "_lakemq_")
-"""What names of topics begin with that are each broker's own: no other broker copies them."""
+_INTERNAL_PREFIXES: Final = ("__", "_lakemq_")
+_SHARED: Final = frozenset({"_lakemq_offsets"})
 STORAGE_LEVEL: Final = 3
 """Feature level from which the catalog keeps the storage id of a node, and fences it."""
 CLUSTER_LEVEL: Final = 4
@@ -360,3 +360,9 @@ class MetaClient(AuthPort, SchemasPort, Protocol):
 
     async def close(self) -> None:
         """Close connections. The client cannot be used afterwards."""
+
+
+def is_brokers_own(topic: str) -> bool:
+    """Whether each broker has a topic of that name for itself: no other broker copies it. Internal
+    topics are, by what their names begin with, but for those that brokers share."""
+    return topic.startswith(_INTERNAL_PREFIXES) and topic not in _SHARED

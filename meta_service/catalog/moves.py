@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Final
 from lakemq.meta_service.api.errors import InvalidArgument
 from lakemq.meta_service.api.types import (
     CLUSTER_LEVEL,
-    INTERNAL_PREFIXES,
     PartitionDescription,
     TopicDescription,
+    is_brokers_own,
 )
 from lakemq.meta_service.catalog.command_codec import (
     Command,
@@ -204,7 +204,7 @@ def _start_in_pages(draft: Draft, command: StartMoves, states: Mapping[str, str]
         if page is None or page.topic != name or old is None:
             continue
         if old.partition_epoch == partition_epoch:
-            own = name.startswith(INTERNAL_PREFIXES)
+            own = is_brokers_own(name)
             edits.put(topic_id, relocate(old, target, states) if own else begin_move(old, target))
             begun.append([name, number])
     edits.save()

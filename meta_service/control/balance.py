@@ -14,10 +14,10 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from lakemq.meta_service.api.types import (
-    INTERNAL_PREFIXES,
     NodeRegistration,
     PartitionDescription,
     TopicDescription,
+    is_brokers_own,
 )
 from lakemq.meta_service.catalog.control_commands import ACTIVE, FENCED
 from lakemq.meta_service.catalog.nodes import holds_replicas
@@ -104,7 +104,7 @@ def repair(
 def wants_repair(topic: TopicDescription, partition: PartitionDescription, dead: set[str]) -> bool:
     """Whether `repair` would look at the partition."""
     home = partition.target or partition.replicas
-    if not home or topic.name.startswith(INTERNAL_PREFIXES) or not _can_copy(partition, dead):
+    if not home or is_brokers_own(topic.name) or not _can_copy(partition, dead):
         return False
     return (topic.replication not in (0, len(home))) or not dead.isdisjoint(home)
 
@@ -144,7 +144,7 @@ class _Planner:
             for topic in topics
             for partition in topic.partitions
             # No broker copies those: a move of one would never end.
-            if not topic.name.startswith(INTERNAL_PREFIXES)
+            if not is_brokers_own(topic.name)
             and partition.replicas
             and (not keeps_without_leader or _can_copy(partition, leaving))
         ]

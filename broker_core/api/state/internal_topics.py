@@ -21,6 +21,9 @@ OLDER_NAMES: Final = frozenset(
     {"_lakemq_offsets", "_lakemq_queues", "_lakemq_transactions", STAGED, SCHEDULES}
 )
 """All names with the older prefix that there are: no other is given."""
+SHARED: Final = frozenset({"_lakemq_offsets"})
+"""Internal topics that exist once in a cluster: their partitions have replicas, and a leader that
+alone writes them. Of all others each node has its own copy."""
 UNDECIDED: Final = (STAGED, SCHEDULES)
 """Topics whose records no client may read: they belong to other topics, and may never get there."""
 _OPERATORS_MAY: Final = (Operation.READ, Operation.DESCRIBE)
@@ -29,6 +32,11 @@ _OPERATORS_MAY: Final = (Operation.READ, Operation.DESCRIBE)
 def is_internal(topic: str) -> bool:
     """Whether the topic is the broker's own, by its name."""
     return topic.startswith((PREFIX, OLDER_PREFIX))
+
+
+def is_node_own(topic: str) -> bool:
+    """Whether it is an internal topic of which each node has its own copy."""
+    return is_internal(topic) and topic not in SHARED
 
 
 def check_state_name(name: str) -> str:

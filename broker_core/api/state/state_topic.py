@@ -50,6 +50,8 @@ SEGMENT_BYTES: Final = 16 * 1024 * 1024
 LARGE_SEGMENT_BYTES: Final = 64 * 1024 * 1024
 READ_BYTES: Final = 4 * 1024 * 1024
 """Fetched at a time while a topic is loaded: the memory that loading takes besides the map."""
+_COMMIT_WAIT_MS: Final = 100
+"""Between two looks at whether this node still leads a partition of which not all is committed."""
 PIECE_BYTES: Final = 4 * 1024 * 1024
 """Largest batch that `write_all` makes of many entries."""
 
@@ -169,7 +171,24 @@ class StateTopic:
         """Call `take(key, value)` for every record, as `records` gives them but without an object
         for each: for topics of very many records. Where `take` raises ValueError, the record is
         skipped (`skip`). Raises as `records` does."""
-        async for partition, batch in self.batches():
+        await self._restore(self.batches(), take)
+
+    async def restore_partition(
+        self, partition: int, end: int, take: Callable[[bytes, bytes | None], object]
+    ) -> None:
+        """As `restore`, of the records of one partition below offset `end`; waits until they are
+        committed. Raises what `log` and `PartitionLog.fetch` do."""
+        while self.log(partition).high_watermark < end:
+            mark = self.log(partition).high_watermark
+            await self.log(partition).fetch(mark, bytes_max=1, wait_ms=_COMMIT_WAIT_MS)
+        await self._restore(self._batches_of(partition), take)
+
+    async def _restore(
+        self,
+        batches: AsyncIterator[tuple[int, RecordBatch]],
+        take: Callable[[bytes, bytes | None], object],
+    ) -> None:
+        async for partition, batch in batches:
             rows = zip(batch.keys(), batch.values(), strict=True)
             for index, (key, value) in enumerate(rows):
                 try:
@@ -194,14 +213,18 @@ class StateTopic:
         """(partition, batch), as `records` gives their records, which are without headers."""
         info = self.info
         for partition in range(info.partitions if info is not None else 0):
-            log = self.log(partition)
-            stored = committed_batches(
-                log, self.name, partition, log.log_start_offset, log.high_watermark, READ_BYTES
-            )
-            async for batch in stored:
-                opened = self._open_stored(batch)
-                if opened is not None:
-                    yield partition, opened
+            async for each in self._batches_of(partition):
+                yield each
+
+    async def _batches_of(self, partition: int) -> AsyncIterator[tuple[int, RecordBatch]]:
+        log = self.log(partition)
+        stored = committed_batches(
+            log, self.name, partition, log.log_start_offset, log.high_watermark, READ_BYTES
+        )
+        async for batch in stored:
+            opened = self._open_stored(batch)
+            if opened is not None:
+                yield partition, opened
 
     def skip(self, record: StateRecord, error: Exception) -> None:
         """Count and name a record that its owner cannot decode; its key is left as it was."""

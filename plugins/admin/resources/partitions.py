@@ -37,7 +37,7 @@ from lakemq.broker_core.api.errors import (
     UnknownPartition,
 )
 from lakemq.broker_core.api.leadership import LACKS, check_partition, lacks, leadership
-from lakemq.broker_core.api.state.internal_topics import is_internal
+from lakemq.broker_core.api.state.internal_topics import is_internal, is_node_own
 from lakemq.broker_core.api.types import Leadership, Offset, Operation, TopicInfo
 from lakemq.plugins.admin.resources.brokers import broker_of
 from lakemq.plugins.admin.resources.rights import may
@@ -178,7 +178,7 @@ def leader_of(node: AdministeredNode, request: AdminRequest) -> str:
     topic = node.catalog.topic(request.path["topic"])
     number = number_of(request.path["partition"])
     check_partition(topic, number)
-    return "" if is_internal(topic.name) else leadership(topic, number).leader or ""
+    return "" if is_node_own(topic.name) else leadership(topic, number).leader or ""
 
 
 class PartitionRoutes:
@@ -282,7 +282,7 @@ class PartitionRoutes:
         asked, broker = expect(request.asked, OffsetsQuery), broker_of(self._node)
         topic = broker.topic(request.path["topic"])
         found = await self._offsets_here(topic, asked.at)
-        if not asked.node and not is_internal(topic.name):
+        if not asked.node and not is_node_own(topic.name):
             leaders = {each.leader for each in topic.leaders if each.leader}
             path = f"topics/{quote(topic.name, safe='')}/offsets"
             answers = await asyncio.gather(

@@ -10,11 +10,21 @@ members from handling the same record:
 - A member hands out records only within `session_timeout_ms` of *sending* a heartbeat that was
   answered, which ends before the coordinator's count does.
 - A commit is taken only from the owner, in an epoch that is not older than its ownership.
+
+A coordinator that takes over from another node knows committed offsets, not members. Until
+`takeover_until_ms` it gives nothing away; members that come with what they hold go on with it:
+
+- A member's lease is not longer than that time. It began before the former coordinator had to stop,
+  so it ends before anything is given to others.
+- A member tells in which epochs its partitions were given as long as its lease lasts. It is then
+  their only owner: no coordinator since has waited to the end of its time, or it would not last.
+- Epochs begin behind those of all coordinators before (`FIRST_EPOCH_BITS`): commits of members that
+  did not come back in time are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,11 +33,14 @@ from lakemq.broker_core.api.errors import (
     InstanceInUse,
     InvalidRequest,
     MemberFenced,
+    Unavailable,
     UnknownMember,
 )
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.groups.balance import balance
 
+FIRST_EPOCH_BITS: Final = 32
+"""Epochs of a coordinator begin at its leader epoch, shifted by so many bits."""
 NOTHING: Final[frozenset[TopicPartition]] = frozenset()
 
 
@@ -48,6 +61,9 @@ class Heartbeat:
     """Names a static member across restarts; empty: not static."""
     session_timeout_ms: int = 10_000
     rebalance_timeout_ms: int = 60_000
+    claims: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Those of `holds` that were given to it by this coordinator or the one before, with the epoch
+    in which they were: its lease lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +130,18 @@ Tells = dict[str, Assignment]
 class ConsumerGroup:
     """One group. Methods return the assignments to send to its members."""
 
-    def __init__(self, name: str, epoch: int = 0) -> None:
+    def __init__(self, name: str, epoch: int = 0, takeover_until_ms: int | None = None) -> None:
+        """`epoch`: behind which its epochs begin. `takeover_until_ms`: until when members of a
+        former coordinator may come back; None: there was none."""
         self.name = name
+        self.first_epoch = epoch
         self.epoch = epoch
         """Raised by every change of members, subscriptions or partitions."""
+        self._takeover_until_ms = takeover_until_ms
         self.members: dict[str, Member] = {}
         self.rebalances = 0
-        self._revision = 0
+        # Members ignore older ones, and may have those of a former coordinator.
+        self._revision = epoch
         self._target: dict[str, frozenset[TopicPartition]] = {}
         self._partitions: dict[str, int] = {}
 
@@ -140,6 +161,14 @@ class ConsumerGroup:
         )
         return "stable" if settled else "rebalancing"
 
+    def takes_over(self, now_ms: int) -> bool:
+        """Whether members of a former coordinator may still come back."""
+        return self._takeover_until_ms is not None and now_ms < self._takeover_until_ms
+
+    def may_have(self, member_id: str, now_ms: int) -> bool:
+        """Whether such a member is known, or may come back."""
+        return member_id in self.members or self.takes_over(now_ms)
+
     # -- events
 
     def heartbeat(self, beat: Heartbeat, partitions: Mapping[str, int], now_ms: int) -> Tells:
@@ -147,6 +176,8 @@ class ConsumerGroup:
         MemberFenced, InstanceInUse."""
         member = self.members.get(beat.member_id)
         if member is None:
+            if self._may_come_back(beat, now_ms):
+                return self._come_back(beat, partitions, now_ms)
             return self._join(beat, partitions, now_ms)
         if member.fenced or member.away:
             raise MemberFenced(
@@ -200,6 +231,9 @@ class ConsumerGroup:
     def tick(self, now_ms: int) -> Tells:
         """End sessions whose time is over; fence members that do not give up partitions."""
         tells: Tells = {}
+        if self._takeover_until_ms is not None and not self.takes_over(now_ms):
+            self._takeover_until_ms = None
+            tells = self._reconcile(now_ms)
         gone = False
         for member in list(self.members.values()):
             if now_ms >= member.seen_ms + member.session_timeout_ms:
@@ -221,10 +255,25 @@ class ConsumerGroup:
             member.seen_ms = min(now_ms, member.seen_ms + gap_ms)
             member.revoke_deadline_ms += gap_ms
 
+    def check_settled(self, now_ms: int) -> None:
+        """Raises Unavailable while members of a former coordinator may come back."""
+        if self.takes_over(now_ms):
+            assert self._takeover_until_ms is not None
+            raise Unavailable(
+                f"the coordinator of group {self.name} has just taken over, and waits "
+                f"{self._takeover_until_ms - now_ms} ms more for its members; try again then"
+            )
+
     def check_commit(
-        self, member_id: str, epoch: int, sequence: int, partitions: Iterable[TopicPartition]
+        self,
+        member_id: str,
+        epoch: int,
+        sequence: int,
+        partitions: Iterable[TopicPartition],
+        now_ms: int,
     ) -> None:
-        """Raises UnknownMember, MemberFenced or GroupNotEmpty unless the commit may be taken.
+        """Raises UnknownMember, MemberFenced or GroupNotEmpty unless the commit may be taken, and
+        Unavailable where that shows only when members have come back.
 
         `sequence` grows with every commit of a member: one that was overtaken on its way must
         not undo a later one.
@@ -234,8 +283,16 @@ class ConsumerGroup:
                 raise GroupNotEmpty(
                     f"group {self.name} has {len(self.members)} member(s); only they commit"
                 )
+            self.check_settled(now_ms)
             return
         member = self.members.get(member_id)
+        if member is None:
+            self.check_settled(now_ms)
+            if epoch < self.first_epoch:
+                raise MemberFenced(
+                    f"member {member_id} of group {self.name} is of epoch {epoch}, and did not "
+                    f"come to the coordinator of epoch {self.first_epoch} in time"
+                )
         if member is None or member.away:
             raise UnknownMember(f"group {self.name} has no member {member_id}")
         for place in partitions:
@@ -291,6 +348,38 @@ class ConsumerGroup:
         else:
             tells = self._reconcile(now_ms)
         return {**tells, member.member_id: member.assignment()}
+
+    def _may_come_back(self, beat: Heartbeat, now_ms: int) -> bool:
+        """Whether it is a member of a former coordinator that holds something."""
+        known = self._instance(beat.instance_id) is not None
+        return self.takes_over(now_ms) and bool(beat.claims) and not (beat.joining or known)
+
+    def _come_back(self, beat: Heartbeat, partitions: Mapping[str, int], now_ms: int) -> Tells:
+        """It keeps what it holds, under the epochs in which that was given, so that it goes on
+        where it is."""
+        owned = {place for member in self.members.values() for place in member.owned}
+        kept = {
+            place: epoch
+            for place, epoch in beat.claims.items()
+            if place not in owned
+            and 0 < epoch <= self.first_epoch
+            and place.topic in beat.topics
+            and 0 <= place.partition < partitions.get(place.topic, 0)
+        }
+        self.members[beat.member_id] = Member(
+            beat.member_id,
+            beat.instance_id,
+            beat.topics,
+            beat.session_timeout_ms,
+            beat.rebalance_timeout_ms,
+            now_ms,
+            beat.sequence,
+            self.epoch,
+            owned=kept,
+        )
+        self._partitions.update(partitions)
+        tells = self._rebalance(now_ms)
+        return {**tells, beat.member_id: self.members[beat.member_id].assignment()}
 
     def _instance(self, instance_id: str) -> Member | None:
         if not instance_id:
@@ -350,6 +439,9 @@ class ConsumerGroup:
             if member.revoking or member.fenced or member.away:
                 continue
             member.epoch = self.epoch
+            # Members that have not come back yet may hold what no member owns here.
+            if self.takes_over(now_ms):
+                continue
             # Nothing that another member still owns is given, whatever the target says: no two
             # members handle the same record.
             for place in sorted(self._target[name] - owned):
@@ -374,7 +466,7 @@ class ConsumerGroup:
 
 
 class GroupCoordinator:
-    """All groups of a node."""
+    """All groups whose coordinator is this node."""
 
     STALL_MS: Final = 2_000
     """A pause between ticks that is longer than this is the node's own."""
@@ -385,14 +477,16 @@ class GroupCoordinator:
         self._members_max = members_max
         self._ticked_ms: int | None = None
 
-    def group(self, name: str, first_epoch: int = 0) -> ConsumerGroup:
-        """The group, made if absent; its epochs begin behind `first_epoch`, the highest that a
-        stored commit carries. Raises InvalidRequest: too many groups."""
+    def group(
+        self, name: str, first_epoch: int = 0, takeover_until_ms: int | None = None
+    ) -> ConsumerGroup:
+        """The group, made if absent, as `ConsumerGroup` is. Raises InvalidRequest: too many
+        groups."""
         found = self.groups.get(name)
         if found is None:
             if len(self.groups) >= self._groups_max:
                 raise InvalidRequest(f"there are {len(self.groups)} groups; no more are taken")
-            found = self.groups[name] = ConsumerGroup(name, first_epoch)
+            found = self.groups[name] = ConsumerGroup(name, first_epoch, takeover_until_ms)
         return found
 
     def heartbeat(
@@ -403,15 +497,24 @@ class GroupCoordinator:
             raise InvalidRequest(f"group {group.name} has {len(group.members)} members, the most")
         return group.heartbeat(beat, partitions, now_ms)
 
-    def tick(self, partitions: Mapping[str, int], now_ms: int) -> dict[str, Tells]:
+    def tick(
+        self,
+        partitions: Mapping[str, int],
+        now_ms: int,
+        serves: Callable[[str], bool] = lambda name: True,
+    ) -> dict[str, Tells]:
         """Group -> the assignments to send, now that time has passed. `partitions` as in
-        `ConsumerGroup.partitions_are`."""
+        `ConsumerGroup.partitions_are`. `serves`: whether this node may act for a group; time stands
+        still for others."""
         gap_ms = 0 if self._ticked_ms is None else now_ms - self._ticked_ms
         self._ticked_ms = now_ms
         found: dict[str, Tells] = {}
         for name, group in self.groups.items():
-            if gap_ms > self.STALL_MS:
+            serving = serves(name)
+            if gap_ms > self.STALL_MS or not serving:
                 group.stalled(gap_ms, now_ms)
+            if not serving:
+                continue
             tells = {**group.tick(now_ms), **group.partitions_are(partitions, now_ms)}
             if tells:
                 found[name] = {each: tell for each, tell in tells.items() if each in group.members}

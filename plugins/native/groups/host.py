@@ -1,4 +1,8 @@
-"""The edge of consumer groups: clock, streams and the offsets topic around the pure coordinator."""
+"""The edge of consumer groups: clock, streams and the offsets topic around the pure coordinator.
+
+A node coordinates the groups of those partitions of the offsets topic that it leads. It refuses
+others (NotLeader, with the coordinator's address), and ends the streams of their members.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,25 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from lakemq.broker_core.api.errors import (
     GroupNotEmpty,
     InvalidRequest,
     LakeMQError,
     NotLeader,
+    Unavailable,
     UnknownGroup,
     UnknownTopic,
 )
-from lakemq.broker_core.api.leadership import check_partition
+from lakemq.broker_core.api.leadership import check_partition, leadership
 from lakemq.broker_core.api.limits.name_shares import NameShares
 from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.state.residents import Residents
 from lakemq.broker_core.api.types import Operation, Principal, Resource, TopicPartition
 from lakemq.plugins.native.config import NativeSettings
 from lakemq.plugins.native.groups.coordinator import (
+    FIRST_EPOCH_BITS,
     Assignment,
     ConsumerGroup,
     GroupCoordinator,
@@ -32,9 +40,14 @@ from lakemq.plugins.native.groups.coordinator import (
 from lakemq.plugins.native.groups.offset_effect import OFFSETS, OffsetsParticipant
 from lakemq.plugins.native.groups.offset_expiry import OffsetExpiry
 from lakemq.plugins.native.groups.offset_log import OffsetLog
-from lakemq.plugins.native.groups.offset_table import check_commit, check_group_name
+from lakemq.plugins.native.groups.offset_table import (
+    OFFSETS_TOPIC,
+    OffsetTable,
+    check_commit,
+    check_group_name,
+)
 from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.server.convert import error_message
+from lakemq.plugins.native.server.convert import error_message, native_addresses
 
 _log = logging.getLogger(__name__)
 _TICK_S = 0.2
@@ -51,13 +64,16 @@ class _Stream:
         self._latest: pb.GroupAssignment | None = None
         self._changed = asyncio.Event()
         self._ended = False
+        self.error: LakeMQError | None = None
+        """What the call ends with, if it was ended because of one."""
 
     def say(self, assignment: pb.GroupAssignment) -> None:
         self._latest = assignment
         self._changed.set()
 
-    def end(self) -> None:
+    def end(self, error: LakeMQError | None = None) -> None:
         self._ended = True
+        self.error = self.error or error
         self._changed.set()
 
     async def next(self) -> pb.GroupAssignment | None:
@@ -70,8 +86,17 @@ class _Stream:
         return said
 
 
+class _Term(NamedTuple):
+    """Of this node as the coordinator of a partition's groups."""
+
+    first_epoch: int
+    """Behind which epochs of its groups begin."""
+    takeover_until_ms: int | None
+    """As in `ConsumerGroup`."""
+
+
 class GroupHost:
-    """All consumer groups of this node."""
+    """All consumer groups that this node coordinates."""
 
     def __init__(self, broker: Broker, settings: NativeSettings) -> None:
         self.offsets = OffsetLog(broker)
@@ -89,6 +114,10 @@ class GroupHost:
             names_max=settings.groups_max,
             user_share_max=settings.user_share_max,
         )
+        self._residents = Residents(broker, self.offsets.topic, self)
+        self._terms: dict[int, _Term] = {}
+        """By partition of the offsets topic."""
+        self._participant = OffsetsParticipant(self)
         self._streams: dict[tuple[str, str], _Stream] = {}
         self._expiry = OffsetExpiry(
             retention_ms=settings.group_offsets_retention_ms,
@@ -99,9 +128,8 @@ class GroupHost:
 
     async def start(self) -> None:
         """Load committed offsets and start expiring sessions and offsets."""
-        await self.offsets.load()
-        # Offsets of decided transactions are in force before any member joins or commits.
-        self._broker.transactions.register_participant(OFFSETS, OffsetsParticipant(self))
+        await self._residents.start()
+        self._broker.transactions.register_participant(OFFSETS, self._participant)
         self._tasks = [
             asyncio.create_task(self._tick()),
             asyncio.create_task(self._expire_offsets()),
@@ -113,8 +141,80 @@ class GroupHost:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+        await self._residents.stop()
         for stream in self._streams.values():
             stream.end()
+
+    # -- what this node coordinates
+
+    async def load(self, partition: int, end: int) -> OffsetTable:
+        """As `Resident.load`."""
+        return await self.offsets.load(partition, end)
+
+    def serve(self, partition: int, epoch: int, state: OffsetTable) -> None:
+        """As `Resident.serve`."""
+        now_ms = _now_ms()
+        self.offsets.table.merge(state)
+        held = leadership(self._broker.topic(OFFSETS_TOPIC), partition)
+        # Where no other node has a copy none has coordinated the groups: members have noticed the
+        # end of this node's former process, and hold nothing.
+        shared = epoch > 0 and len(held.replicas) > 1
+        until_ms = now_ms + self.settings.group_session_timeout_ms if shared else None
+        self._terms[partition] = _Term(epoch << FIRST_EPOCH_BITS, until_ms)
+        self._expiry.begin(now_ms)
+        # Offsets of decided transactions are in force before any member joins or commits.
+        self._broker.transactions.register_participant(OFFSETS, self._participant)
+
+    def drop(self, partition: int) -> None:
+        """As `Resident.drop`."""
+        gone = [
+            name
+            for name in self._coordinator.groups
+            if self.offsets.partition_of(name) in (partition, None)
+        ]
+        for name in gone:
+            del self._coordinator.groups[name]
+            for key, stream in list(self._streams.items()):
+                if key[0] == name:
+                    stream.end(NotLeader(f"group {name} has another coordinator by now"))
+        self.offsets.drop(partition)
+        self._terms.pop(partition, None)
+
+    def check_here(self, name: str) -> None:
+        """Raises NotLeader, with the address, where another node coordinates the group; Unavailable
+        while this one takes it over."""
+        partition = self.offsets.partition_of(name)
+        if partition is not None:
+            self._residents.check(partition)
+
+    def is_here(self, name: str) -> bool:
+        """Whether `check_here` raises nothing."""
+        partition = self.offsets.partition_of(name)
+        return partition is None or self._residents.serves(partition)
+
+    async def _arrive(self, name: str) -> None:
+        """As `check_here`, for a group that may be the first one; waits a while until it is taken
+        over."""
+        check_group_name(name)
+        await self.offsets.ensure()
+        partition = self.offsets.partition_of(name)
+        assert partition is not None
+        await self._residents.arrive(partition)
+
+    def coordinator_of(self, name: str) -> str:
+        """Node that coordinates the group; empty: none does now, or the first use will tell."""
+        partition = self.offsets.partition_of(name)
+        if partition is None:
+            return ""
+        return leadership(self._broker.topic(OFFSETS_TOPIC), partition).leader or ""
+
+    def other_coordinators(self) -> list[str]:
+        """Native addresses of the other nodes that coordinate groups."""
+        info = self.offsets.topic.info
+        nodes = {each.leader for each in info.leaders} if info is not None else set()
+        addresses = native_addresses(self._broker.nodes())
+        others = nodes - {self._broker.node_id}
+        return sorted({addresses.get(node or "", "") for node in others} - {""})
 
     @property
     def rebalances(self) -> int:
@@ -124,7 +224,8 @@ class GroupHost:
     async def _tick(self) -> None:
         while True:
             wanted = {name for group in self._coordinator.groups.values() for name in group.topics}
-            told = self._coordinator.tick(self._counts(wanted), _now_ms())
+            self._residents.look()
+            told = self._coordinator.tick(self._counts(wanted), _now_ms(), self.is_here)
             for name, tells in told.items():
                 self._tell(name, tells)
             await asyncio.sleep(_TICK_S)
@@ -162,6 +263,8 @@ class GroupHost:
         try:
             while (said := await stream.next()) is not None:
                 yield said
+            if stream.error is not None:
+                raise stream.error
             # An error that ended the reading ends the call.
             await reader
         finally:
@@ -175,7 +278,10 @@ class GroupHost:
         try:
             async for beat in beats:
                 try:
+                    await self._arrive(beat.group)
                     self._heartbeat(beat, principal, stream)
+                except (NotLeader, Unavailable):  # the stream belongs to another node, or later
+                    raise
                 except LakeMQError as error:
                     stream.say(
                         pb.GroupAssignment(
@@ -195,7 +301,7 @@ class GroupHost:
                 away = beat.intent == pb.INTENT_AWAY
                 self._tell(name, self._group(name).leave(beat.member_id, now_ms, away=away))
             return
-        if beat.intent == pb.INTENT_STAY and name not in self._coordinator.groups:
+        if beat.intent == pb.INTENT_STAY and not self._peek(name).may_have(beat.member_id, now_ms):
             group = ConsumerGroup(name)  # forgotten by a restart: says so, and makes nothing
         else:
             self._shares.take(name, principal)
@@ -213,6 +319,11 @@ class GroupHost:
                 beat.instance_id,
                 beat.session_timeout_ms or self.settings.group_session_timeout_ms,
                 beat.rebalance_timeout_ms or self.settings.group_rebalance_timeout_ms,
+                {
+                    TopicPartition(at.topic, at.partition): at.epoch
+                    for at in beat.holds
+                    if at.epoch > 0
+                },
             ),
             self._counts(topics),
             now_ms,
@@ -226,7 +337,18 @@ class GroupHost:
         self._tell(name, tells)
 
     def _group(self, name: str) -> ConsumerGroup:
-        return self._coordinator.group(name, self.offsets.table.highest_epoch(name))
+        return self._coordinator.group(name, *self._term(name))
+
+    def _peek(self, name: str) -> ConsumerGroup:
+        """The group, not kept if it is a new one."""
+        return self._coordinator.groups.get(name) or ConsumerGroup(name, *self._term(name))
+
+    def _term(self, name: str) -> _Term:
+        partition = self.offsets.partition_of(name)
+        term = self._terms.get(-1 if partition is None else partition, _Term(0, None))
+        return term._replace(
+            first_epoch=max(term.first_epoch, self.offsets.table.highest_epoch(name))
+        )
 
     def _check(self, beat: pb.GroupHeartbeat, principal: Principal) -> None:
         check_group_name(beat.group)
@@ -271,6 +393,7 @@ class GroupHost:
                 self.settings.group_heartbeat_interval_ms, member.session_timeout_ms // 3
             ),
             session_timeout_ms=member.session_timeout_ms,
+            takeover_ms=self.settings.group_session_timeout_ms,
         )
 
     def _place(self, group: str, place: TopicPartition, epoch: int) -> pb.GroupPartition:
@@ -285,8 +408,10 @@ class GroupHost:
     # -- offsets
 
     async def commit(self, request: pb.CommitOffsetsRequest, principal: Principal) -> None:
-        """Commit offsets; returns when they are on disk. Raises InvalidRequest, NotAuthorized,
-        UnknownMember, MemberFenced, GroupNotEmpty, UnknownTopic."""
+        """Commit offsets; returns when they are on the disks of all in-sync replicas. Raises
+        InvalidRequest, NotAuthorized, UnknownMember, MemberFenced, GroupNotEmpty, UnknownTopic,
+        NotLeader, Unavailable."""
+        await self._arrive(request.group)
         epoch, offsets = self.checked(request, principal)
         await self.offsets.commit(request.group, epoch, offsets)
 
@@ -295,6 +420,7 @@ class GroupHost:
     ) -> tuple[int, dict[TopicPartition, tuple[int, str]]]:
         """(epoch, offsets) of a commit that may be taken. Raises as `commit`."""
         check_group_name(request.group)
+        self.check_here(request.group)
         # Without a member it is an operator who sets the offsets.
         operation = Operation.READ if request.member_id else Operation.ALTER
         self._broker.authorize(principal, operation, Resource("group", request.group))
@@ -307,8 +433,9 @@ class GroupHost:
                 check_partition(self._broker.topic(each.topic), each.partition)
             place = TopicPartition(each.topic, each.partition)
             offsets[place] = (each.offset, each.metadata)
-        group = self._coordinator.groups.get(request.group) or ConsumerGroup(request.group)
-        group.check_commit(request.member_id, request.member_epoch, request.sequence, offsets)
+        self._peek(request.group).check_commit(
+            request.member_id, request.member_epoch, request.sequence, offsets, _now_ms()
+        )
         self.commits += 1
         return request.member_epoch if request.member_id else 0, offsets
 
@@ -320,8 +447,10 @@ class GroupHost:
             group.withdraw(frozenset(places), member_id)
 
     def describe(self, names: Sequence[str], principal: Principal) -> list[pb.Group]:
-        """Groups by name, or all that may be described. Raises UnknownGroup, NotAuthorized."""
+        """Groups by name, or all of this node that may be described. Raises UnknownGroup,
+        NotAuthorized, NotLeader, Unavailable."""
         for name in names:
+            self.check_here(name)
             self._broker.authorize(principal, Operation.DESCRIBE, Resource("group", name))
         wanted = names or [
             name for name in sorted(self.names()) if self.may_describe(name, principal)
@@ -329,8 +458,9 @@ class GroupHost:
         return [self._described(name) for name in wanted]
 
     def names(self) -> list[str]:
-        """Of all groups, in no order."""
-        return list({*self.offsets.table.groups(), *self._coordinator.groups})
+        """Of all groups that this node coordinates, in no order."""
+        known = {*self.offsets.table.groups(), *self._coordinator.groups}
+        return [name for name in known if self.is_here(name)]
 
     def may_describe(self, name: str, principal: Principal) -> bool:
         """Whether the principal may see the group."""
@@ -345,7 +475,7 @@ class GroupHost:
         if group is None:
             if not self.offsets.table.of(name):
                 raise UnknownGroup(f"group {name!r} does not exist")
-            group = ConsumerGroup(name, self.offsets.table.highest_epoch(name))
+            group = self._peek(name)
         return pb.Group(
             name=name,
             state=group.state,
@@ -397,30 +527,36 @@ class GroupHost:
         return found
 
     def _offsets_of(self, place: TopicPartition) -> tuple[int, int]:
-        """(log start offset, high watermark); -1 where another node leads the partition."""
+        """(log start offset, high watermark); -1 where another node leads the partition, which
+        alone knows the first. The second is that of a replica where there is one."""
         try:
             log = self._broker.partition(*place)
         except NotLeader:
-            return -1, -1
+            end = self._broker.readable_end(*place)
+            return -1, -1 if end is None else end
         return log.log_start_offset, log.high_watermark
 
     def check_empty(self, name: str) -> None:
-        """Raises UnknownGroup, GroupNotEmpty."""
+        """Raises UnknownGroup, GroupNotEmpty; Unavailable while members may come back."""
         group = self._coordinator.groups.get(name)
         if group is not None and group.members:
             raise GroupNotEmpty(f"group {name} has {len(group.members)} member(s)")
         if group is None and not self.offsets.table.of(name):
             raise UnknownGroup(f"group {name!r} does not exist")
+        self._peek(name).check_settled(_now_ms())
 
     async def delete(self, name: str, principal: Principal) -> None:
-        """Delete a group and its offsets. Raises UnknownGroup, GroupNotEmpty, NotAuthorized."""
+        """Delete a group and its offsets. Raises UnknownGroup, GroupNotEmpty, NotAuthorized,
+        NotLeader, Unavailable."""
+        self.check_here(name)
         self._broker.authorize(principal, Operation.DELETE, Resource("group", name))
         self.check_empty(name)
         self._coordinator.groups.pop(name, None)
         await self.offsets.delete(name)
 
     def lags(self) -> dict[tuple[str, str], int]:
-        """(group, topic) -> records that were not committed yet, of what was committed."""
+        """(group, topic) -> records that were not committed yet, of what was committed and where
+        this node has a replica."""
         found: dict[tuple[str, str], int] = {}
         for name in self.offsets.table.groups():
             for place, lag in self._lags_of(name).items():
@@ -441,8 +577,9 @@ class GroupHost:
         for place, committed in self.offsets.table.of(name).items():
             with suppress(LakeMQError):
                 if self._broker.topic(place.topic).topic_id == committed.topic_id:
-                    log = self._broker.partition(*place)
-                    found[place] = max(0, log.high_watermark - committed.offset)
+                    end = self._broker.readable_end(*place)
+                    if end is not None:
+                        found[place] = max(0, end - committed.offset)
         return found
 
 

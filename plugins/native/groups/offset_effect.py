@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from lakemq.broker_core.api.errors import InvalidRequest, NotLeader
 from lakemq.broker_core.api.transactions.types import Decision
 from lakemq.broker_core.api.types import Principal, TopicPartition
 from lakemq.plugins.native.groups.offset_log import OffsetLog
@@ -93,6 +94,12 @@ def still_due(
 class Groups(Protocol):
     """The consumer groups of a node, as far as transactions commit their offsets."""
 
+    def check_here(self, name: str) -> None:
+        """Raises NotLeader, Unavailable where this node does not coordinate the group (now)."""
+
+    def is_here(self, name: str) -> bool:
+        """Whether `check_here` raises nothing."""
+
     @property
     def offsets(self) -> OffsetLog:
         """Offsets that are committed."""
@@ -114,9 +121,18 @@ class OffsetsParticipant:
         self._host = host
 
     def decide(self, asked: object) -> Decision:
-        """Raises what `Groups.checked` raises."""
+        """Raises what `Groups.checked` raises; InvalidRequest where another node coordinates the
+        group."""
         assert isinstance(asked, OffsetsAsked)
         group, member_id = asked.request.group, asked.request.member_id
+        try:
+            self._host.check_here(group)
+        except NotLeader as error:
+            raise InvalidRequest(
+                f"group {group} has its coordinator on node {error.leader or '(none now)'}, this "
+                "transactional id has its on another: a transaction commits offsets of groups of "
+                "its own node only; choose another transactional id or group name"
+            ) from None
         epoch, offsets = self._host.checked(asked.request, asked.principal)
         log = self._host.offsets
         after = log.changes(group, epoch, offsets)
@@ -136,11 +152,15 @@ class OffsetsParticipant:
         return Decision(encode_changes(group, changes), undo)
 
     def restore(self, data: bytes) -> None:
-        """Take an effect of a transaction that was prepared before a restart."""
-        self._due(data)
+        """Take an effect of a transaction that was prepared before a restart, or before this node
+        was the group's coordinator again."""
+        group, _ = decode_changes(data)
+        if self._host.is_here(group):
+            self._due(data)
 
     async def apply(self, data: bytes) -> None:
-        """Make the offsets of a committed transaction durable."""
+        """Make the offsets of a committed transaction durable. NotLeader, Unavailable: later."""
+        self._host.check_here(decode_changes(data)[0])
         group, due = self._due(data)
         if due:
             await self._host.offsets.write(group, due)

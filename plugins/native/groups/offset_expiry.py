@@ -21,8 +21,13 @@ class OffsetExpiry:
         self.interval_ms = max(100, min(_INTERVAL_MAX_MS, retention_ms // 4))
         """How often to ask."""
         self._retention_ms = retention_ms
-        self._first_ms = started_ms + min(retention_ms, session_timeout_max_ms)
+        self._grace_ms = min(retention_ms, session_timeout_max_ms)
+        self._first_ms = started_ms + self._grace_ms
         self._seen_ms: dict[str, int] = {}
+
+    def begin(self, now_ms: int) -> None:
+        """Groups have come whose members are not known: they too get a session's time."""
+        self._first_ms = max(self._first_ms, now_ms + self._grace_ms)
 
     def expired(
         self, table: OffsetTable, members: Collection[str], now_ms: int, wall_ms: int

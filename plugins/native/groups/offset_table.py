@@ -7,7 +7,7 @@ its committed offset; a null value deletes it. `docs/formats/native.md` gives th
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.errors import InvalidRequest
@@ -101,6 +101,16 @@ class OffsetTable:
         """Set committed offsets of a group; None deletes one."""
         for place, committed in changes.items():
             self._set(group, place, committed)
+
+    def merge(self, other: OffsetTable) -> None:
+        """Take all of another table, of groups that are not in this one."""
+        self._groups.update(other._groups)
+        self._epochs.update(other._epochs)
+
+    def forget(self, gone: Callable[[str], bool]) -> None:
+        """Forget the groups for whose name `gone` is true, and their epochs."""
+        self._groups = {name: each for name, each in self._groups.items() if not gone(name)}
+        self._epochs = {name: each for name, each in self._epochs.items() if not gone(name)}
 
     def _set(self, group: str, place: TopicPartition, committed: Committed | None) -> None:
         offsets = self._groups.get(group)

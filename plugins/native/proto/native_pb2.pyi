@@ -829,7 +829,9 @@ class GroupHeartbeat(_message.Message):
     """from 1, grows with every heartbeat"""
     intent: Global___Intent.ValueType
     revision: _builtins.int
-    """of the newest assignment that it has seen"""
+    """which it was given, 0 once the member's lease is over
+    of the newest assignment that it has seen
+    """
     instance_id: _builtins.str
     """names a static member across restarts; empty: not static"""
     session_timeout_ms: _builtins.int
@@ -840,7 +842,7 @@ class GroupHeartbeat(_message.Message):
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def holds(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupPartition]:
-        """what it may still hand out; epoch and offset don't count"""
+        """what it may still hand out; offsets don't count. Epoch: in"""
 
     def __init__(
         self,
@@ -906,6 +908,7 @@ class GroupAssignment(_message.Message):
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     SESSION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    TAKEOVER_MS_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     member_epoch: _builtins.int
     """commits carry it"""
@@ -916,6 +919,8 @@ class GroupAssignment(_message.Message):
     heartbeat_interval_ms: _builtins.int
     session_timeout_ms: _builtins.int
     """what holds for this member"""
+    takeover_ms: _builtins.int
+    """a new coordinator waits so long for members of the former one: leases"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupPartition]:
         """all of them"""
@@ -935,10 +940,11 @@ class GroupAssignment(_message.Message):
         heartbeat_interval_ms: _builtins.int = ...,
         session_timeout_ms: _builtins.int = ...,
         error: Global___Error | None = ...,
+        takeover_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "heartbeat_interval_ms", b"heartbeat_interval_ms", "member_epoch", b"member_epoch", "member_id", b"member_id", "partitions", b"partitions", "revision", b"revision", "sequence", b"sequence", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "heartbeat_interval_ms", b"heartbeat_interval_ms", "member_epoch", b"member_epoch", "member_id", b"member_id", "partitions", b"partitions", "revision", b"revision", "sequence", b"sequence", "session_timeout_ms", b"session_timeout_ms", "takeover_ms", b"takeover_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1048,16 +1054,22 @@ class DescribeGroupsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUPS_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___Group]: ...
+    @_builtins.property
+    def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """all were asked for: nodes (host:port) that know more of them"""
+
     def __init__(
         self,
         *,
         groups: _abc.Iterable[Global___Group] | None = ...,
+        others: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "others", b"others"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1148,7 +1160,7 @@ class GroupOffset(_message.Message):
     log_start_offset: _builtins.int
     """-1: another node leads the partition"""
     high_watermark: _builtins.int
-    """-1: likewise"""
+    """-1: the coordinator has no replica of the partition"""
     committed_ms: _builtins.int
     """when, ms since the epoch"""
     metadata: _builtins.str

@@ -109,7 +109,7 @@ class GroupOffset:
         """Records that are there and not committed; 0 where the high watermark is not known."""
         if self.high_watermark < 0:
             return 0
-        return self.high_watermark - max(self.committed_offset, self.log_start_offset)
+        return self.high_watermark - max(self.committed_offset, self.log_start_offset, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ async def topic_offsets(request: AdminRequest, topic: str, at: str) -> dict[int,
 
 
 class GroupRoutes:
-    """Below `/api/v1/groups`. Groups are each node's own until they are replicated."""
+    """Below `/api/v1/groups`. What is asked of one group goes to its coordinator."""
 
     def __init__(self, broker: Broker, groups: GroupHost) -> None:
         self._broker = broker
@@ -61,13 +61,17 @@ class GroupRoutes:
                 {"name": lambda name: name}, keep=self._may_see, query=OwnPageQuery, need=EACH,
                 own=True, summary="List consumer groups and their lag.",
             ),
-            AdminRoute("GET", one, self.describe, GroupAnswer, OwnQuery, own=True,
+            AdminRoute("GET", one, self.describe, GroupAnswer, OwnQuery, owner=self._coordinator,
                        need=Need(Operation.DESCRIBE, "group", "group")),
             AdminRoute("POST", f"{one}/reset", self.reset, Reset, OwnChangeQuery, ResetBody,
-                       need=Need(Operation.ALTER, "group", "group"), own=True),
+                       need=Need(Operation.ALTER, "group", "group"), owner=self._coordinator),
             AdminRoute("DELETE", one, self.delete, DeletedGroup, OwnChangeQuery,
-                       need=Need(Operation.DELETE, "group", "group"), own=True),
+                       need=Need(Operation.DELETE, "group", "group"), owner=self._coordinator),
         ]  # fmt: skip
+
+    def _coordinator(self, request: AdminRequest) -> str:
+        named = str(getattr(request.asked, "node", ""))
+        return named or self._groups.coordinator_of(request.path["group"])
 
     async def _all(self, request: AdminRequest) -> Sequence[str]:
         return self._groups.names()

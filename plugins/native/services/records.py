@@ -280,9 +280,13 @@ class NativeService(NativeServicer):
     async def DescribeGroups(
         self, request: pb.DescribeGroupsRequest, context: _Context
     ) -> pb.DescribeGroupsResponse:
-        """Members, assignments and offsets of groups. Raises UnknownGroup, NotAuthorized."""
+        """Members, assignments and offsets of groups. Raises UnknownGroup, NotAuthorized,
+        NotLeader."""
         principal = await self._principal(context)
-        return pb.DescribeGroupsResponse(groups=self.groups.describe(request.groups, principal))
+        return pb.DescribeGroupsResponse(
+            groups=self.groups.describe(request.groups, principal),
+            others=() if request.groups else self.groups.other_coordinators(),
+        )
 
     async def DeleteGroup(
         self, request: pb.DeleteGroupRequest, context: _Context

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemq.broker_core.api.state.internal_topics import is_internal
+from lakemq.broker_core.api.state.internal_topics import SHARED, is_node_own
 from lakemq.meta_service.api.types import (
-    INTERNAL_PREFIXES,
     NodeRegistration,
     PartitionDescription,
     TopicDescription,
+    is_brokers_own,
 )
 from lakemq.meta_service.catalog.commands import (
     CreateTopic,
@@ -119,11 +119,18 @@ def test_replicas_of_a_partition_go_to_unused_racks() -> None:
 
 
 def test_what_every_node_has_of_its_own_does_not_move() -> None:
-    for name in ("__retained", "_lakemq_offsets"):
-        assert is_internal(name)
+    for name in ("__retained", "_lakemq_queues"):
+        assert is_brokers_own(name) and is_node_own(name)
         old = replace(topic(*[("a",)] * 4), name=name)
         assert plan([old], [node("a"), node("b")]) == []
-    assert all(is_internal(prefix) for prefix in INTERNAL_PREFIXES)
+
+
+def test_what_nodes_share_moves() -> None:
+    assert SHARED
+    for name in SHARED:
+        assert not is_brokers_own(name) and not is_node_own(name)
+        old = replace(topic(*[("a",)] * 4), name=name)
+        assert counts(after(old, plan([old], [node("a"), node("b")])), ["a", "b"]) == [2, 2]
 
 
 def test_a_full_node_takes_nothing() -> None:

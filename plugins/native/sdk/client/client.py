@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from lakemq.broker_core.api.errors import CorruptBatch, LakeMQError, NotLeader, UnknownPartition
 from lakemq.broker_core.api.records.batch import RecordBatch, split
@@ -28,6 +28,7 @@ from lakemq.plugins.native.sdk.arguments import (
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer, ConsumerOptions
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
+from lakemq.plugins.native.sdk.consumer.group_calls import GroupCalls
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
 from lakemq.plugins.native.sdk.net.cluster_view import METADATA_LAG_S
@@ -72,7 +73,6 @@ class Client:
         where = Bootstrap(bootstrap, secure=tls is not None)
         login = login_of(token, username, password, mechanism)
         self._connection = connection = Connection(where, timeout_s, tls, login)
-        self._stub = connection.stub
         self.bootstrap = where
         self.timeout_s = timeout_s
         self.staging = Staging(connection)
@@ -206,7 +206,7 @@ class Client:
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         check_options("subscribe", options, ConsumerOptions.__annotations__)
-        made = Consumer(self._connection, self._stub, names, group, **options)
+        made = Consumer(self._connection, names, group, **options)
         self._consumers.add(made)
         return made
 
@@ -222,16 +222,27 @@ class Client:
 
     async def groups(self) -> list[GroupDescription]:
         """All consumer groups, by name."""
-        return await self._describe_groups([])
+        request = pb.DescribeGroupsRequest()
+        answer = await self._connection.routes.stub("").DescribeGroups(
+            request, timeout=self.timeout_s
+        )
+        stubs = [self._connection.routes.stub(address) for address in answer.others]
+        answers = await asyncio.gather(
+            *(stub.DescribeGroups(request, timeout=self.timeout_s) for stub in stubs)
+        )
+        # By name, since a group may have changed its coordinator meanwhile.
+        found = {group.name: group for each in [answer, *answers] for group in each.groups}
+        return [wire.group_description(found[name]) for name in sorted(found)]
 
     async def describe_group(self, name: str) -> GroupDescription:
         """One consumer group: its state, members and committed offsets. Raises UnknownGroup."""
-        return (await self._describe_groups([name]))[0]
+        request = pb.DescribeGroupsRequest(groups=[name])
+        answer = await self._of_group(name, "DescribeGroups", request)
+        return wire.group_description(answer.groups[0])
 
-    async def _describe_groups(self, names: Sequence[str]) -> list[GroupDescription]:
-        request = pb.DescribeGroupsRequest(groups=names)
-        answer = await self._stub.DescribeGroups(request, timeout=self.timeout_s)
-        return [wire.group_description(group) for group in answer.groups]
+    async def _of_group(self, name: str, method: str, request: Any) -> Any:
+        """What the group's coordinator answers."""
+        return await GroupCalls(self._connection.routes, name).call(method, request, self.timeout_s)
 
     async def reset_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], *, metadata: str = ""
@@ -239,12 +250,12 @@ class Client:
         """Set the committed offsets of a group without members; -1 deletes one. `metadata`: kept
         with each of them, 4096 bytes at most. Raises GroupNotEmpty."""
         request = wire.reset_request(group, offsets, metadata)
-        await self._stub.CommitOffsets(request, timeout=self.timeout_s)
+        await self._of_group(group, "CommitOffsets", request)
 
     async def delete_group(self, name: str) -> None:
         """Delete a group without members and its committed offsets. Raises UnknownGroup,
         GroupNotEmpty."""
-        await self._stub.DeleteGroup(pb.DeleteGroupRequest(group=name), timeout=self.timeout_s)
+        await self._of_group(name, "DeleteGroup", pb.DeleteGroupRequest(group=name))
 
     # -- writing
 

@@ -38,6 +38,7 @@ from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.counters import ConsumerCounters
 from lakemq.plugins.native.sdk.consumer.fetching import Arrived, FetchLoop, Reading
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
+from lakemq.plugins.native.sdk.consumer.group_calls import GroupCalls
 from lakemq.plugins.native.sdk.consumer.group_stream import GroupStream, now_ms
 from lakemq.plugins.native.sdk.consumer.membership import Grant
 from lakemq.plugins.native.sdk.consumer.options import Callback as Callback
@@ -52,8 +53,6 @@ from lakemq.plugins.native.sdk.types import ConsumerRecord, TopicOffsets
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakemq.plugins.native.proto.native_pb2_grpc import NativeAsyncStub  # in the stub file only
-
 _WAIT_S: Final = 0.5
 
 
@@ -67,7 +66,6 @@ class Consumer:
     def __init__(
         self,
         connection: Connection,
-        stub: NativeAsyncStub,
         topics: Sequence[str],
         group: str,
         *,
@@ -91,13 +89,14 @@ class Consumer:
             raise InvalidRequest("subscribe takes either topics or a pattern")
         self.group = group
         self.counters = ConsumerCounters()
-        self._connection, self._stub, self._start = connection, stub, start
+        self._connection, self._start = connection, start
+        self._calls = GroupCalls(connection.routes, group)
         self._auto_commit = auto_commit
         self._commit_interval_ms = auto_commit_interval_ms
         self._callbacks = {"assigned": on_assigned, "revoked": on_revoked, "lost": on_lost}
         self._changed = asyncio.Event()
         self._stream = GroupStream(
-            stub, connection.bootstrap, group=group, topics=topics, instance_id=instance_id,
+            self._calls, group=group, topics=topics, instance_id=instance_id,
             session_timeout_ms=session_timeout_ms, rebalance_timeout_ms=rebalance_timeout_ms,
             on_change=self._changed.set,
         )  # fmt: skip
@@ -565,7 +564,7 @@ class Consumer:
             # then refused as older.
             request = self.commit_request(offsets)
             try:
-                await self._stub.CommitOffsets(request, timeout=self._connection.timeout_s)
+                await self._calls.commit(request, self._connection.timeout_s)
                 return
             except LakeMQError as error:
                 failure = error

@@ -7,20 +7,27 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-from lakemq.broker_core.api.errors import InstanceInUse, LakeMQError, MemberFenced, UnknownMember
+from lakemq.broker_core.api.errors import (
+    InstanceInUse,
+    LakeMQError,
+    MemberFenced,
+    Unavailable,
+    UnknownMember,
+)
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.sdk.consumer.group_calls import GroupCalls
 from lakemq.plugins.native.sdk.consumer.membership import Beat, Grant, Membership
 from lakemq.plugins.native.sdk.net.errors import error_of
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 
-if TYPE_CHECKING:
-    from lakemq.plugins.native.proto.native_pb2_grpc import NativeAsyncStub  # in the stub file only
-
 _FIRST_INTERVAL_S: Final = 0.5
 _LEAVE_S: Final = 2.0
+_SILENT_MS: Final = 2_000
+"""A coordinator that is not the guide and does not answer a heartbeat for so long is asked for
+again: of the guide, which is left as well when it goes quiet."""
 
 
 def now_ms() -> float:
@@ -33,8 +40,7 @@ class GroupStream:
 
     def __init__(
         self,
-        stub: NativeAsyncStub,
-        bootstrap: str,
+        calls: GroupCalls,
         *,
         group: str,
         topics: Sequence[str],
@@ -46,8 +52,7 @@ class GroupStream:
         self.membership = Membership(_new_member_id(), session_timeout_ms)
         self.failed: LakeMQError | None = None
         """Set when the group can't be joined at all."""
-        self._stub = stub
-        self._bootstrap = bootstrap
+        self._calls = calls
         self._group = group
         self.topics = list(topics)
         self._instance_id = instance_id
@@ -88,9 +93,13 @@ class GroupStream:
     async def _drive(self) -> None:
         pauses = backoff_s()
         while not self._leaving:
-            call = None
+            call: Any = None
+            watch = None
+            at_once = False
             try:
-                call = self._stub.JoinGroup(self._beats())
+                await self._calls.log_in()
+                call = self._calls.stub.JoinGroup(self._beats())
+                watch = asyncio.create_task(self._end_if_silent(call))
                 async for answer in call:
                     pauses = backoff_s()
                     self._told(answer)
@@ -100,13 +109,25 @@ class GroupStream:
                 if not failure.retriable:
                     self._fail(failure)
                     return
+                at_once = self._calls.failed(failure)
             finally:
+                if watch is not None:
+                    watch.cancel()
                 if call is not None:
                     call.cancel()
             self.membership.disconnected()
             self._on_change()
+            pause_s = 0.0 if at_once else next(pauses)
             if not self._leaving:
-                await asyncio.sleep(next(pauses))
+                await asyncio.sleep(pause_s)
+
+    async def _end_if_silent(self, call: Any) -> None:
+        """End the stream to a coordinator that says nothing, unless it is the guide."""
+        while self._calls.address:
+            await asyncio.sleep(_SILENT_MS / 4000)
+            if self.membership.unanswered_ms(now_ms()) > _SILENT_MS:
+                call.end(Unavailable("the coordinator does not answer heartbeats"))
+                return
 
     def _fail(self, error: LakeMQError) -> None:
         self.failed = error
@@ -144,7 +165,12 @@ class GroupStream:
             sequence=beat.sequence,
             intent=pb.INTENT_JOIN if beat.joining else pb.INTENT_STAY,
             topics=self.topics,
-            holds=[pb.GroupPartition(topic=at.topic, partition=at.partition) for at in beat.holds],
+            holds=[
+                pb.GroupPartition(
+                    topic=at.topic, partition=at.partition, epoch=beat.claims.get(at, 0)
+                )
+                for at in beat.holds
+            ],
             revision=beat.revision,
             instance_id=self._instance_id,
             session_timeout_ms=self._session_timeout_ms,
@@ -157,6 +183,8 @@ class GroupStream:
         if answer.HasField("error"):
             self._refused(answer.member_id, error_of(answer.error))
             return
+        if answer.takeover_ms:
+            self.membership.limit_lease(answer.takeover_ms)
         version = self.membership.version
         self.membership.told(
             answer.member_id,

@@ -36,6 +36,9 @@ class Beat:
     joining: bool
     revision: int
     holds: frozenset[TopicPartition]
+    claims: Mapping[TopicPartition, int]
+    """Those of `holds` that are this member's to go on with, and in which epochs they were given;
+    empty once its lease is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class Membership:
         self._joined = False
         self._confirmed = False
         self._sequence = 0
+        self._answered = 0
+        """The newest heartbeat that was answered."""
         self._revision = 0
         self._sent_ms: dict[int, float] = {}
         self._given: dict[TopicPartition, Grant] = {}
@@ -88,9 +93,25 @@ class Membership:
         """The next heartbeat, to be sent now."""
         self._sequence += 1
         self._sent_ms[self._sequence] = now_ms
+        claims = {
+            place: grant.epoch
+            for place, grant in self._held.items()
+            if now_ms < self.lease_until_ms and self._given.get(place) == grant
+        }
         return Beat(
-            self.member_id, self._sequence, not self._joined, self._revision, frozenset(self._held)
-        )
+            self.member_id, self._sequence, not self._joined, self._revision,
+            frozenset(self._held), claims,
+        )  # fmt: skip
+
+    def limit_lease(self, limit_ms: int) -> None:
+        """Leases are not longer than this, whatever the session: a new coordinator waits no longer
+        for members of the former one."""
+        self._lease_ms = min(self._lease_ms, limit_ms * _LEASE_SHARE)
+
+    def unanswered_ms(self, now_ms: float) -> float:
+        """How long the oldest heartbeat that is not answered has been waiting."""
+        waiting = (at for number, at in self._sent_ms.items() if number > self._answered)
+        return now_ms - min(waiting, default=now_ms)
 
     def told(
         self,
@@ -103,6 +124,7 @@ class Membership:
         """The coordinator's answer to heartbeat `sequence`, or its word in between."""
         if member_id != self.member_id:
             return
+        self._answered = max(self._answered, sequence)
         if sequence in self._sent_ms:
             # Counted from when the heartbeat was sent, not from its answer: the coordinator's clock
             # for this member started no earlier than that.
@@ -147,7 +169,7 @@ class Membership:
         self._sent_ms.clear()
         self.version += 1
         self._joined = self._confirmed = False
-        self._revision = self._sequence = self.epoch = 0
+        self._revision = self._sequence = self._answered = self.epoch = 0
         self.lease_until_ms = 0.0
         self.member_id = new_member_id
 

@@ -117,7 +117,7 @@ class Routes:
 
     async def _follow(self) -> None:
         """Metadata of one node at a time. Another one that tells it instead is asked what is not
-        known from then on; what is a node's own, such as groups, stays where the client is
+        known from then on; what is a node's own, such as queues, stays where the client is
         connected to."""
         pauses = backoff_s()
         # The guide comes first, and last of each further round.

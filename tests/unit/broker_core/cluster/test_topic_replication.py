@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from lakemq.broker_core import topic_admin
 from lakemq.broker_core.api.errors import InvalidRequest, Unavailable
 from lakemq.broker_core.configuration.settings import TopicSettings
-from lakemq.broker_core.topic_admin import TopicAdmin
+from lakemq.broker_core.topics import topic_admin
+from lakemq.broker_core.topics.topic_admin import TopicAdmin
 from lakemq.meta_service.api.errors import UnsupportedCommand
 from lakemq.meta_service.api.types import NodeRegistration, PartitionDescription, TopicDescription
 

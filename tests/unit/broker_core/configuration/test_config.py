@@ -7,7 +7,7 @@ import pytest
 from lakemq.broker_core.api.errors import ConfigError
 from lakemq.broker_core.api.settings import PluginSettings, Section
 from lakemq.broker_core.configuration.config import load_config, parse_config, read_source
-from lakemq.broker_core.topic_admin import default_topic_config
+from lakemq.broker_core.topics.topic_admin import default_topic_config
 
 
 class Binding(Section):

@@ -2,7 +2,8 @@
 
 Method: the pure coordinator and the pure members of one group over a network that delays, loses,
 repeats and reorders, driven by one seed: members crash, pause, join, leave for good or for a while,
-commit late; the coordinator stands still or restarts without its memory of members; topics grow.
+commit late; the coordinator stands still or restarts without its memory of members, or another
+node takes over, which members hear of late or not at all; topics grow.
 After every event: one owner a partition. At every record handed out: nobody else has committed it.
 When the faults end, the group settles and every record is handled and committed.
 """
@@ -20,6 +21,7 @@ import pytest
 from lakemq.broker_core.api.errors import InstanceInUse, LakeMQError, MemberFenced, UnknownMember
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.groups.coordinator import (
+    FIRST_EPOCH_BITS,
     Assignment,
     ConsumerGroup,
     GroupCoordinator,
@@ -32,6 +34,7 @@ from tests.support.seeds import chunks, seeds
 SEEDS = seeds(20)
 CHUNK = 20
 RECORDS = 400
+FAULTS = ("crash", "pause", "join", "leave", "away", "stall", "restart", "failover", "grow")
 SESSION_MS, REBALANCE_MS, BEAT_MS = 3000, 5000, 500
 
 
@@ -40,6 +43,8 @@ class World:
         self.dice = random.Random(seed)
         self.now = 0
         self.faults = True
+        self.takeover_ms = SESSION_MS
+        """How long a new coordinator waits for members of the former one."""
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self.broker = Broker(self)
@@ -85,14 +90,22 @@ class Broker:
         self.highest_epoch = 0
         self.busy_until = 0
         self.life = 0
+        self.leader_epoch = 0
         self.coordinator: GroupCoordinator
         self.group: ConsumerGroup
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, takeover_until_ms: int | None = None) -> None:
         self.life += 1
+        first_epoch = max(self.highest_epoch, self.leader_epoch << FIRST_EPOCH_BITS)
         self.coordinator = GroupCoordinator(groups_max=10, members_max=50)
-        self.group = self.coordinator.group("g", self.highest_epoch)
+        self.group = self.coordinator.group("g", first_epoch, takeover_until_ms)
+
+    def fail_over(self, gap_ms: int) -> None:
+        """Another node coordinates the group, from `gap_ms` on."""
+        self.leader_epoch += 1
+        self.busy_until = self.world.now + gap_ms
+        self.restart(self.busy_until + self.world.takeover_ms)
 
     def check(self) -> None:
         owned = [at for member in self.group.members.values() for at in member.owned]
@@ -125,7 +138,7 @@ class Broker:
                 self.group,
                 Heartbeat(
                     beat.member_id, beat.sequence, beat.joining, client.topics, beat.holds,
-                    beat.revision, client.instance, SESSION_MS, REBALANCE_MS,
+                    beat.revision, client.instance, SESSION_MS, REBALANCE_MS, beat.claims,
                 ),
                 {name: self.partitions[name] for name in client.topics},
                 self.world.now,
@@ -135,6 +148,10 @@ class Broker:
             refusal = error
             self.answer(lambda: client.refused(beat.member_id, refusal))
             return
+        if beat.claims and beat.member_id in tells and not beat.joining:
+            held = self.group.members[beat.member_id].owned
+            if any(epoch <= self.group.first_epoch for epoch in held.values()):
+                self.world.seen.add("came back")
         self.tell(tells)
 
     def tell(self, tells: Tells) -> None:
@@ -167,13 +184,14 @@ class Broker:
         answer: Callable[[bool], None],
     ) -> None:
         try:
-            self.group.check_commit(member_id, epoch, sequence, offsets)
+            self.group.check_commit(member_id, epoch, sequence, offsets, self.world.now)
         except LakeMQError as error:
             self.world.seen.add(f"commit {type(error).__name__}")
             self.world.send(lambda: answer(False))
             return
         self.highest_epoch = max(self.highest_epoch, epoch)
         for at, offset in offsets.items():
+            assert offset >= self.committed.get(at, 0), f"{at} is committed backwards"
             by = self.world.committed_by.setdefault(at, {})
             for record in range(offset):
                 by.setdefault(record, member_id)
@@ -197,10 +215,13 @@ class Client:
         self.world = world
         self.topics = frozenset(topics)
         self.instance = instance
-        self.membership = Membership(self._new_id(), SESSION_MS)
+        self.membership = Membership(self._new_id(), 2 * SESSION_MS)
+        self.membership.limit_lease(SESSION_MS)
         self.positions: dict[TopicPartition, int] = {}
         self.commits = 0
         self.paused_until = 0
+        self.unheard_until = 0
+        """What it sends is lost until then."""
         self.gone = False
         self.waits_for_commit = False
         world.clients.append(self)
@@ -230,6 +251,8 @@ class Client:
             broker.receive(partial(broker.leave, old, False))
         self.membership.abandoned.clear()
         beat = self.membership.beat(self.world.now)
+        if self.world.now < self.unheard_until:
+            return
         broker.receive(lambda: broker.heartbeat(self, beat))
 
     def told(self, *values: Any) -> None:
@@ -247,7 +270,8 @@ class Client:
         if not self.awake(self.poll_loop):
             return
         self.change()
-        if not self.waits_for_commit:
+        slow = self.world.now < self.unheard_until and self.world.dice.random() < 0.9
+        if not (self.waits_for_commit or slow):
             for _ in range(1 if self.world.faults else 20):
                 self.hand_out()
             if self.world.dice.random() < 0.08:
@@ -287,7 +311,7 @@ class Client:
         member, broker = self.membership, self.world.broker
         offsets = {at: self.positions[at] for at in member.held if at in self.positions}
         self.commits += 1
-        if not offsets or not member.joined:
+        if not offsets or not member.joined or self.world.now < self.unheard_until:
             answer(False)
             return
         call = (member.member_id, member.epoch, self.commits, offsets, answer)
@@ -327,11 +351,31 @@ def begin(world: World, instance: str) -> None:
     new_client(world, instance)
 
 
+def take_over(world: World, living: list[Client]) -> None:
+    world.broker.fail_over(world.dice.choice([20, 500, 3000]))
+    for each in living:
+        if world.dice.random() < 0.5:  # the others' streams stay open, and say nothing any more
+            each.membership.disconnected()
+        elif world.dice.random() < 0.5:
+            each.unheard_until = world.broker.busy_until + world.dice.randrange(4000)
+
+
+def end(world: World, victim: Client, kind: str) -> None:
+    """Of a member's process; another one comes in its place."""
+    dice = world.dice
+    if kind == "crash":
+        victim.gone = True
+    else:
+        victim.leave(kind == "away")
+    back = victim.instance if dice.random() < 0.7 else ""
+    world.at(dice.randrange(10, 3000), lambda: begin(world, back))
+
+
 def fault(world: World) -> None:
     dice = world.dice
     living = [each for each in world.clients if not each.gone]
     victim = dice.choice(living) if living else None
-    kind = dice.choice(["crash", "pause", "join", "leave", "away", "stall", "restart", "grow"])
+    kind = dice.choice(FAULTS)
     world.seen.add(kind)
     if kind == "join" and len(living) < 5:
         new_client(world)
@@ -343,17 +387,14 @@ def fault(world: World) -> None:
         world.broker.restart()
         for each in living:  # their streams break before anybody can join again
             each.membership.disconnected()
+    elif kind == "failover":
+        take_over(world, living)
     elif kind == "grow" and world.broker.partitions["a"] < 7:
         world.broker.partitions["a"] += 1
     elif victim is not None and kind == "pause":
         victim.paused_until = world.now + dice.randrange(100, 9000)
     elif victim is not None and kind in ("crash", "leave", "away"):
-        if kind == "crash":
-            victim.gone = True
-        else:
-            victim.leave(kind == "away")
-        back = victim.instance if dice.random() < 0.7 else ""
-        world.at(dice.randrange(10, 3000), lambda: begin(world, back))
+        end(world, victim, kind)
     if world.faults:
         world.at(dice.randrange(100, 3000), lambda: fault(world))
 
@@ -373,8 +414,9 @@ def settled(world: World) -> None:
     assert {at: world.broker.committed.get(at) for at in wanted} == dict.fromkeys(wanted, RECORDS)
 
 
-def simulate(seed: int) -> World:
+def simulate(seed: int, takeover_ms: int = SESSION_MS) -> World:
     world = World(seed)
+    world.takeover_ms = takeover_ms
     for _ in range(3):
         new_client(world)
     world.broker.tick()
@@ -383,7 +425,7 @@ def simulate(seed: int) -> World:
     world.faults = False
     world.broker.busy_until = 0
     for each in world.clients:
-        each.paused_until = 0
+        each.paused_until = each.unheard_until = 0
     if all(each.gone for each in world.clients):
         Client(world, ("a", "b"))
     world.run(80_000)
@@ -408,6 +450,21 @@ def test_no_record_is_handled_by_two_members_after_a_commit(several: range) -> N
         "InstanceInUse",
         "MemberFenced",
         "UnknownMember",
+        "came back",
         "commit MemberFenced",
+        "commit Unavailable",
         "commit UnknownMember",
     }
+
+
+def test_a_coordinator_that_does_not_wait_for_members_is_noticed() -> None:
+    """The rule is what keeps the promise: without it runs break."""
+
+    def breaks(seed: int) -> bool:
+        try:
+            simulate(seed, takeover_ms=0)
+        except AssertionError:
+            return True
+        return False
+
+    assert any(map(breaks, range(20)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from lakemq.broker_core.api.errors import (
     InstanceInUse,
     InvalidRequest,
     MemberFenced,
+    Unavailable,
     UnknownMember,
 )
 from lakemq.broker_core.api.types import TopicPartition
@@ -82,7 +85,7 @@ def test_others_go_on_while_one_gives_up() -> None:
     talk.beat("a")
     talk.beat("b")
     assert talk.has("a") == places(0, 1)
-    talk.group.check_commit("a", 1, 1, places(0, 1, 2, 3))
+    talk.group.check_commit("a", 1, 1, places(0, 1, 2, 3), talk.now_ms)
 
 
 def test_a_session_ends_and_its_partitions_go_on() -> None:
@@ -118,7 +121,7 @@ def test_who_does_not_give_up_is_fenced_and_keeps_its_partitions_until_its_sessi
 def test_commits_are_fenced_by_owner_epoch_and_order() -> None:
     talk = Talk()
     talk.beat("a")
-    check = talk.group.check_commit
+    check = partial(talk.group.check_commit, now_ms=0)
     check("a", 1, 1, places(0, 3))
     with pytest.raises(MemberFenced, match="behind"):
         check("a", 1, 1, places(0))
@@ -152,7 +155,7 @@ def test_a_static_member_comes_back_to_what_it_had() -> None:
     talk.group.leave("a", talk.now_ms, away=True)
     assert talk.has("b") == places(2, 3)
     with pytest.raises(UnknownMember):
-        talk.group.check_commit("a", 1, 9, places(0))
+        talk.group.check_commit("a", 1, 9, places(0), talk.now_ms)
     talk.beat("a2", instance_id="one")
     assert (talk.has("a2"), talk.group.epoch) == (had, epoch)
 
@@ -267,9 +270,9 @@ def test_whoever_began_at_an_offset_that_did_not_hold_is_put_out() -> None:
     assert (talk.has("a"), talk.has("b")) == (places(0, 1), places(2, 3))
     talk.group.withdraw(places(0, 2), "a")
     epoch = talk.told["b"].epoch
-    talk.group.check_commit("a", talk.told["a"].epoch, 1, places(0))
+    talk.group.check_commit("a", talk.told["a"].epoch, 1, places(0), talk.now_ms)
     with pytest.raises(MemberFenced):
-        talk.group.check_commit("b", epoch, 1, places(2))
+        talk.group.check_commit("b", epoch, 1, places(2), talk.now_ms)
     with pytest.raises(MemberFenced):
         talk.beat("b")
     talk.take(talk.group.leave("b", 0))
@@ -310,3 +313,47 @@ def test_a_static_member_that_leaves_for_good_is_not_waited_for() -> None:
 def test_only_who_joins_becomes_a_member() -> None:
     with pytest.raises(UnknownMember):
         ConsumerGroup("g").heartbeat(Heartbeat("a", 1, topics=frozenset({"t"})), FOUR, 0)
+
+
+def test_members_of_a_former_coordinator_go_on_with_what_they_hold() -> None:
+    talk = Talk(ConsumerGroup("g", 7 << 32, takeover_until_ms=10_000))
+    claims = dict.fromkeys(places(0, 1), (6 << 32) + 3)
+    with pytest.raises(Unavailable, match="just taken over"):
+        talk.group.check_commit("a", 1, 1, places(0), talk.now_ms)
+    with pytest.raises(Unavailable, match="just taken over"):
+        talk.group.check_settled(talk.now_ms)
+    talk.beat("a", joining=False, holds=places(0, 1), claims=claims)
+    assert talk.told["a"].partitions == claims
+    assert talk.told["a"].epoch > 7 << 32
+    talk.group.check_commit("a", (6 << 32) + 4, 1, places(0), talk.now_ms)
+    # One that joins gets nothing that a member which is still on its way may hold.
+    talk.beat("b")
+    assert talk.has("b") == frozenset()
+    with pytest.raises(UnknownMember):
+        talk.beat("c", joining=False, claims={})
+    talk.now_ms = 9_999
+    talk.beat("a")
+    talk.beat("b")
+    talk.take(talk.group.tick(talk.now_ms))
+    assert talk.has("b") == frozenset()
+    talk.now_ms = 10_000
+    talk.take(talk.group.tick(talk.now_ms))
+    assert talk.has("b") == places(2, 3)
+    assert talk.told["a"].partitions == claims
+
+
+def test_whoever_comes_back_too_late_is_fenced() -> None:
+    talk = Talk(ConsumerGroup("g", 7 << 32, takeover_until_ms=10_000))
+    talk.now_ms = 10_000
+    claims = dict.fromkeys(places(0), (6 << 32) + 3)
+    with pytest.raises(UnknownMember):
+        talk.beat("a", joining=False, holds=places(0), claims=claims)
+    with pytest.raises(MemberFenced, match="in time"):
+        talk.group.check_commit("a", (6 << 32) + 3, 1, places(0), talk.now_ms)
+
+
+def test_what_one_has_brought_back_no_other_can_claim() -> None:
+    talk = Talk(ConsumerGroup("g", 7 << 32, takeover_until_ms=10_000))
+    talk.beat("a", joining=False, claims=dict.fromkeys(places(0), 6 << 32))
+    talk.beat("b", joining=False, claims=dict.fromkeys(places(0, 1, 9), 6 << 32))
+    assert (talk.has("a"), talk.has("b")) == (places(0), places(1))

@@ -9,7 +9,7 @@ from typing import Final
 
 from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import InvalidRequest, TopicExists, UnknownTopic
-from lakemq.broker_core.api.state.internal_topics import is_internal
+from lakemq.broker_core.api.state.internal_topics import SHARED, is_internal
 from lakemq.broker_core.api.types import TopicConfig, TopicInfo
 from lakemq.broker_core.catalog_view import CatalogView
 from lakemq.broker_core.configuration.settings import TopicSettings
@@ -23,6 +23,7 @@ from lakemq.broker_core.topic_names import (
     config_from_catalog,
     config_to_catalog,
 )
+from lakemq.broker_core.topics.shared_topics import MAJORITY_FROM, replication_of
 from lakemq.meta_service.api.errors import MetaError, UnsupportedCommand
 from lakemq.meta_service.api.types import MetaClient, TopicDescription
 
@@ -30,9 +31,6 @@ PARTITIONS_MAX: Final = 10_000
 LEVEL_WAIT_S: Final = 10.0
 """How long a new topic waits for the feature level that it needs: a group that is founded has it as
 soon as every member was heard."""
-MAJORITY_FROM: Final = 3
-"""With so many replicas two must be in sync by default: one may then fail without a loss, and one
-without a stop."""
 
 
 def default_topic_config(settings: TopicSettings) -> TopicConfig:
@@ -64,7 +62,8 @@ class TopicAdmin:
     def reconfigure(self, settings: TopicSettings) -> None:
         """Defaults of topics that are created from now on."""
         self._default_partitions = settings.partitions
-        self._default_replication = settings.replication, settings.min_in_sync
+        self._default_replication = settings.replication
+        self._default_minimum = settings.min_in_sync
         self._default_config = default_topic_config(settings)
 
     async def create(
@@ -83,7 +82,10 @@ class TopicAdmin:
         chosen = config or self._default_config
         check_config(chosen)
         await self._check_replication(replication, min_in_sync)
-        replicas, minimum = self._replication(name, replication, min_in_sync)
+        if name in SHARED:
+            replicas, minimum = replication_of(await self._count_nodes(), self._default_minimum)
+        else:
+            replicas, minimum = self._replication(name, replication, min_in_sync)
         await self._schemas.check_subject(chosen.schema)
         try:
             described = await self._created(name, count, chosen, replicas, minimum)
@@ -114,10 +116,7 @@ class TopicAdmin:
         """Raises InvalidRequest. More replicas than nodes are refused where they are asked for; as
         a default they come when there are nodes for them."""
         if replication is not None:
-            try:
-                nodes = max(1, len(await self._meta.nodes()))
-            except MetaError as error:
-                raise broker_error(error, "nodes") from None
+            nodes = await self._count_nodes()
             if not 1 <= replication <= nodes:
                 raise InvalidRequest(
                     f"replication is {replication}; the cluster has {nodes} node(s), so it takes 1 "
@@ -126,17 +125,22 @@ class TopicAdmin:
         if min_in_sync is not None and min_in_sync < 1:
             raise InvalidRequest(f"min_in_sync is {min_in_sync}; it takes 1 or more")
 
+    async def _count_nodes(self) -> int:
+        try:
+            return max(1, len(await self._meta.nodes()))
+        except MetaError as error:
+            raise broker_error(error, "nodes") from None
+
     def _replication(
         self, name: str, replication: int | None, min_in_sync: int | None
     ) -> tuple[int, int]:
         """(replicas, how many must be in sync) of a new topic. Raises InvalidRequest."""
         if is_internal(name):
             return 1, 1  # each node has its own copy
-        default, default_minimum = self._default_replication
-        replicas = default if replication is None else replication
+        replicas = self._default_replication if replication is None else replication
         minimum = min_in_sync
         if minimum is None and replication is None:
-            minimum = default_minimum or None
+            minimum = self._default_minimum or None
         if minimum is None:
             minimum = 2 if replicas >= MAJORITY_FROM else 1
         if minimum > replicas:
@@ -167,7 +171,7 @@ class TopicAdmin:
         """As `Broker.alter_topic`."""
         await self._check_replication(replication, min_in_sync)
         if is_internal(name) and (replication, min_in_sync) != (None, None):
-            raise InvalidRequest(f"topic {name} is internal: each node has its own copy of it")
+            raise InvalidRequest(f"topic {name} is internal: its replicas are the broker's matter")
         # A change replaces the whole config: two at once on this node would lose one of them.
         async with self._altering:
             described = await self._described(name)

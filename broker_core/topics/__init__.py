@@ -1,0 +1,1 @@
+"""Making and changing topics, those of users and those that all nodes share."""
