@@ -54,6 +54,7 @@ def test_other_tokens_are_for_others() -> None:
     ["lmqk_", MADE.key + "x", MADE.key[:-1], "lmqk_" + MADE.key[5:].replace("_", "-"),
      made_key().key, MADE.key[:18] + made_key().key[18:], f"lmqk_000000000000_{'A' * 43}",
      MADE.key[:-1] + "é"],
+    ids=["empty", "longer", "shorter", "dashes", "unknown", "other secret", "zeros", "not ASCII"],
 )  # fmt: skip
 def test_what_looks_like_a_key_is_refused(token: str) -> None:
     with pytest.raises(NotAuthenticated, match="unknown, revoked or expired"):
