@@ -66,6 +66,8 @@ class SlotAsk(NamedTuple):
     """Offset behind the last record that it has fsynced."""
     full: bool = False
     """Its disk has no room."""
+    partition_epoch: int = 0
+    """Of the newest row of the catalog that it has obeyed."""
 
 
 class ReplicaAsk(NamedTuple):
@@ -135,7 +137,7 @@ def encode_ask(ask: ReplicaAsk) -> bytes:
         asks=[
             pb.SlotAsk(
                 slot=each.slot, offset=each.offset, last_epoch=each.last_epoch,
-                durable=each.durable, full=each.full,
+                durable=each.durable, full=each.full, partition_epoch=each.partition_epoch,
             )
             for each in ask.asks
         ],
@@ -176,7 +178,10 @@ def _asked(message: pb.SlotAsk) -> SlotAsk:
             f"slot {message.slot} asks for offset {message.offset} behind epoch "
             f"{message.last_epoch}, durable up to {message.durable}"
         )
-    return SlotAsk(message.slot, message.offset, message.last_epoch, message.durable, message.full)
+    return SlotAsk(
+        message.slot, message.offset, message.last_epoch, message.durable, message.full,
+        message.partition_epoch,
+    )  # fmt: skip
 
 
 # -- a leader's side

@@ -76,9 +76,11 @@ class Assignments:
         if role is None:
             role = self._roles[place] = PartitionRole(self._node_id, led_alone=led_alone)
         decision = role.assigned(_assignment(held), active=self.active, last_epoch=log.last_epoch())
-        if isinstance(decision, KeepLeading):
+        if decision is None:
+            self._replication.row_changed(place)
+        elif isinstance(decision, KeepLeading):
             self._replication.view_changed(place, decision.view)
-        elif decision is not None:
+        else:
             await self._replication.drop(place)
             # Not if the node has registered again meanwhile.
             if self._roles.get(place) is role:
@@ -99,9 +101,7 @@ class Assignments:
             case Lead(view, _):
                 self._replication.lead(place, name, log, view)
             case Follow(leader, leader_epoch):
-                self._replication.follow(
-                    place, name, log, leader, leader_epoch, lambda: role.counts
-                )
+                self._replication.follow(place, name, log, leader, leader_epoch, role)
             case _:
                 if isinstance(decision, Wait):
                     _log.info("%s: this replica waits: %s", name, decision.reason)

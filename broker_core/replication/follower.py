@@ -9,11 +9,17 @@ KIP-101 (never cut by the high watermark), 279 and 595 (where two logs part).
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.types import Offset
-from lakemq.broker_core.replication.types import Ask, Code, Diverging, LeaderSend, LogState
+from lakemq.broker_core.replication.types import (
+    Ask,
+    Code,
+    Diverging,
+    KnownRow,
+    LeaderSend,
+    LogState,
+)
 
 RETRY_S: Final = 0.1
 """Pause before the leader is asked again that did not know something yet."""
@@ -131,14 +137,13 @@ Effects = list[Effect]
 class PartitionFollower:
     """Decisions of one follower of one partition in one leader epoch."""
 
-    def __init__(self, leader: str, epoch: int, log: LogState, counts: Callable[[], bool]) -> None:
-        """`log`: after its `follow(epoch)`. `counts()`: whether the catalog, as known here, counts
-        on this replica (in sync or eligible), in this epoch or a later one."""
+    def __init__(self, leader: str, epoch: int, log: LogState, row: KnownRow) -> None:
+        """`log`: after its `follow(epoch)`."""
         self.leader = leader
         self.epoch = epoch
         self.state = State.ASKING
         self._log = log
-        self._counts = counts
+        self._row = row
         self._leader_high_watermark = Offset(0)
         self._leader_log_start = Offset(0)
         self._agrees = False
@@ -151,11 +156,15 @@ class PartitionFollower:
         log = self._log
         end = log.log_end_offset
         full = self.state is State.FULL
-        return Ask(end, log.last_epoch(end), log.durable_end, full)
+        return Ask(end, log.last_epoch(end), log.durable_end, full, self._row.partition_epoch)
 
     def begin(self) -> Effects:
         """After the slot was opened."""
         return [SendAsk()]
+
+    def row_changed(self) -> Effects:
+        """A newer row of the catalog says the same of this replica."""
+        return [] if self.state in (State.CUTTING, State.FAILED, State.WAITING) else [SendAsk()]
 
     # ------------------------------------------------------------ what the leader said
 
@@ -249,7 +258,7 @@ class PartitionFollower:
     def _restart(self, offset: Offset) -> Effects:
         # An empty log must not count as one that has everything. The leader, to which our log says
         # nothing, has the catalog count on it no more.
-        if self._counts():
+        if self._row.counts:
             return [AskLater(COUNTED_RETRY_S)]
         self.state = State.CUTTING
         return [RestartAt(offset, offset < self._log.high_watermark)]

@@ -27,7 +27,7 @@ from lakemq.broker_core.replication.follower import (
     State,
     Stop,
 )
-from lakemq.broker_core.replication.types import Ask, Code, Diverging, LeaderSend, Place
+from lakemq.broker_core.replication.types import Ask, Code, Diverging, KnownRow, LeaderSend, Place
 
 ROOM_PAUSE_S: Final = 2.0
 """A follower without room looks so often whether there is some."""
@@ -61,10 +61,10 @@ class FollowingPartition:
         leader: str,
         epoch: int,
         stale: Callable[[], None],
-        counts: Callable[[], bool],
+        row: KnownRow,
     ) -> None:
         """`log`: after its `follow(epoch)`. `name`: for messages. `stale()`: the catalog knows
-        another leader by now. `counts()`: as that of `PartitionFollower`."""
+        another leader by now."""
         self.place = place
         self.name = name
         self.log = log
@@ -76,7 +76,7 @@ class FollowingPartition:
         self._core: PartitionFollower | None = None
         self._stream: Asking | None = None
         self._stale = stale
-        self._counts = counts
+        self._row = row
         self._timer: asyncio.TimerHandle | None = None
         self._appending = 0
         self._told = ""
@@ -92,7 +92,7 @@ class FollowingPartition:
         self._stream = stream
         if self._changing is not None:
             return  # at the word of an earlier stream; this one begins when it is done
-        self._core = PartitionFollower(self.leader, self.epoch, self.log, self._counts)
+        self._core = PartitionFollower(self.leader, self.epoch, self.log, self._row)
         self.log.when_durable(self._flushed)
         self._carry_out(self._core.begin())
 
@@ -140,6 +140,12 @@ class FollowingPartition:
         self._carry_out(core.received(_said(send)))
         if size and self._appending == before:
             stream.free(size)
+
+    def row_changed(self) -> None:
+        """A newer row of the catalog says the same of this replica: the leader is told, who lets in
+        no replica that may have an older one to obey."""
+        if self._core is not None:
+            self._carry_out(self._core.row_changed())
 
     def _flushed(self) -> None:
         if self._core is not None:

@@ -83,6 +83,7 @@ class Progress:
         "full",
         "goal",
         "goal_s",
+        "partition_epoch",
         "reach_s",
         "refused_s",
         "told",
@@ -94,6 +95,8 @@ class Progress:
         self.durable = Offset(-1)
         """Its durable end, as far as its log is ours; -1: unknown."""
         self.full = False
+        self.partition_epoch = 0
+        """Of the newest row of the catalog that it has obeyed."""
         self.goal = goal
         """The leader's durable end at `goal_s`, which the follower is on its way to."""
         self.goal_s = now_s
@@ -174,6 +177,7 @@ class PartitionLeader:
         durable = min(said.ask.durable, said.ask.offset)
         follower.asked = said.ask.offset
         follower.full = said.ask.full
+        follower.partition_epoch = max(follower.partition_epoch, said.ask.partition_epoch)
         follower.durable = max(follower.durable, durable)
         self._measure(follower, now_s)
         return Hold() if follower.full else Serve(said.ask.offset)
@@ -400,6 +404,9 @@ class PartitionLeader:
             and follower.broker_epoch > 0
             and registered.get(node) == follower.broker_epoch
             and not follower.full
+            # Moved away and named again, it may have the row in between yet to obey, and delete
+            # what it has. The catalog compares the partition epoch again.
+            and follower.partition_epoch >= self.view.partition_epoch
             and follower.durable >= max(self.high_watermark, self.epoch_start)
             and follower.reach_s <= JOIN_LAG_MAX_S
             and (follower.durable >= self._durable_end or now_s - follower.goal_s <= JOIN_LAG_MAX_S)

@@ -22,7 +22,7 @@ from lakemq.broker_core.replication.in_sync_changes import Change, InSyncChanges
 from lakemq.broker_core.replication.leader import LAG_MAX_S, PartitionLeader
 from lakemq.broker_core.replication.leading import LeaderContext, LeadingPartition
 from lakemq.broker_core.replication.sender import Leaders, Sender
-from lakemq.broker_core.replication.types import Place, View
+from lakemq.broker_core.replication.types import KnownRow, Place, View
 
 TICK_S: Final = 0.5
 """Leaders look so often who lags."""
@@ -152,17 +152,22 @@ class Replication:
         log: ReplicaLog,
         leader: str,
         epoch: int,
-        counts: Callable[[], bool],
+        row: KnownRow,
     ) -> None:
         """Follow that leader in that epoch, from a partition that is neither led nor followed.
-        `counts()`: as that of `PartitionFollower`. Raises ValueError when the log has a later
-        epoch."""
+        Raises ValueError when the log has a later epoch."""
         log.follow(epoch)
-        following = FollowingPartition(place, name, log, leader, epoch, self._stale, counts)
+        following = FollowingPartition(place, name, log, leader, epoch, self._stale, row)
         self._following[place] = following
         if leader not in self._fetchers:
             self._fetchers[leader] = Fetcher(leader, self._follow)
         self._fetchers[leader].add(following)
+
+    def row_changed(self, place: Place) -> None:
+        """A newer row of the catalog has the follower go on as it does, where there is one."""
+        following = self._following.get(place)
+        if following is not None:
+            following.row_changed()
 
     async def drop(self, place: Place) -> None:
         """Neither lead nor follow; the log is left as it is."""

@@ -90,6 +90,11 @@ class PartitionRole:
         """Whether the last decision was to lead, and it was not given up since."""
         return isinstance(self._now, Lead)
 
+    @property
+    def partition_epoch(self) -> int:
+        """Of the newest row that was handed in: no older one changes anything."""
+        return max(self._seen[1], 0)
+
     def assigned(
         self, row: Assignment, *, active: bool, last_epoch: int = NO_EPOCH
     ) -> Decision | None:

@@ -142,7 +142,10 @@ class _Slot:
 
     def asked(self, said: SlotAsk) -> None:
         """The follower says what it has and wants."""
-        self._ask = Ask(Offset(said.offset), said.last_epoch, Offset(said.durable), said.full)
+        self._ask = Ask(
+            Offset(said.offset), said.last_epoch, Offset(said.durable), said.full,
+            said.partition_epoch,
+        )  # fmt: skip
         leading, begins = self._led()
         if leading is None:
             self._wanted = None

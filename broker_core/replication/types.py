@@ -54,6 +54,19 @@ class View(NamedTuple):
     min_in_sync: int
 
 
+class KnownRow(Protocol):
+    """What a node knows of the catalog's row of a partition."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts on the replica here (in sync or eligible), in this leader epoch or a
+        later one."""
+
+    @property
+    def partition_epoch(self) -> int:
+        """Of the newest row that was obeyed here: no older one will be."""
+
+
 class Ask(NamedTuple):
     """What a follower wants next, and how far it is. A `SlotAsk` on the wire."""
 
@@ -65,6 +78,8 @@ class Ask(NamedTuple):
     """Its durable end."""
     full: bool = False
     """Its disk is full: it wants no records, and counts as out of sync."""
+    partition_epoch: int = 0
+    """`KnownRow.partition_epoch`."""
 
 
 class FollowerAsk(NamedTuple):

@@ -72,9 +72,12 @@ class History:
         """Name -> whether it was committed; one whose end is open is not there."""
 
     def forget(self, kept: Container[int]) -> None:
-        """Records at other offsets than `kept` are lost by a word of an operator, who was warned;
-        what readers had counts no more. For histories of one partition."""
-        self.sends = [each for each in self.sends if each.offset < 0 or each.offset in kept]
+        """Records at other offsets than `kept` may be lost by a word of an operator, who was
+        warned; what readers had counts no more. For histories of one partition."""
+        self.sends = [
+            each if each.offset < 0 or each.offset in kept else each._replace(offset=OPEN)
+            for each in self.sends
+        ]
         self.reads.clear()
 
     def anomalies(self, final: Logs) -> list[Anomaly]:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+lakemq/broker_core/cluster/proto/peer.proto\x12\x0elakemq.peer.v1\"\x80\x01\n\nReplicaAsk\x12&\n\x04open\x18\x01 \x03(\x0b\x32\x18.lakemq.peer.v1.SlotOpen\x12%\n\x04\x61sks\x18\x02 \x03(\x0b\x32\x17.lakemq.peer.v1.SlotAsk\x12\r\n\x05\x63lose\x18\x03 \x03(\r\x12\x14\n\x0c\x63redit_bytes\x18\x04 \x01(\x04\"S\n\x08SlotOpen\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x04\"Z\n\x07SlotAsk\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x12\n\nlast_epoch\x18\x03 \x01(\x03\x12\x0f\n\x07\x64urable\x18\x04 \x01(\x03\x12\x0c\n\x04\x66ull\x18\x05 \x01(\x08\"D\n\x0bReplicaSend\x12\'\n\x05sends\x18\x01 \x03(\x0b\x32\x18.lakemq.peer.v1.SlotSend\x12\x0c\n\x04turn\x18\x02 \x01(\x04\"\xd1\x01\n\x08SlotSend\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\x03\x12\x0f\n\x07\x62\x61tches\x18\x03 \x01(\x0c\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x11\n\tlog_start\x18\x05 \x01(\x03\x12\x0f\n\x07roll_at\x18\x06 \x01(\x03\x12,\n\tdiverging\x18\x08 \x01(\x0b\x32\x19.lakemq.peer.v1.Diverging\x12\x0c\n\x04\x63ode\x18\t \x01(\t\x12\x14\n\x0cleader_epoch\x18\x0b \x01(\x04J\x04\x08\x07\x10\x08J\x04\x08\n\x10\x0b\".\n\tDiverging\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x12\n\nend_offset\x18\x02 \x01(\x03\":\n\x0bPeerAppends\x12+\n\x07\x61ppends\x18\x01 \x03(\x0b\x32\x1a.lakemq.peer.v1.PeerAppend\"p\n\nPeerAppend\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x04\x12\x0c\n\x04\x61\x63ks\x18\x05 \x01(\r\x12\r\n\x05\x62\x61tch\x18\x06 \x01(\x0c\":\n\x0bPeerAnswers\x12+\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1a.lakemq.peer.v1.PeerAnswer\"\xa8\x01\n\nPeerAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x13\n\x0blast_offset\x18\x03 \x01(\x03\x12\x0c\n\x04\x61\x63ks\x18\x04 \x01(\r\x12\x11\n\tduplicate\x18\x05 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x06 \x01(\t\x12\x0f\n\x07message\x18\x07 \x01(\t\x12\x0e\n\x06leader\x18\x08 \x01(\t\x12\x14\n\x0cleader_epoch\x18\t \x01(\x04\"O\n\x0bReadRequest\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x03\"4\n\x0cReadResponse\x12\x0f\n\x07\x62\x61tches\x18\x01 \x01(\x0c\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\"$\n\x11\x41\x64ministerRequest\x12\x0f\n\x07request\x18\x01 \x01(\x0c\"$\n\x12\x41\x64ministerResponse\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\x0c\x32\xb0\x02\n\x04Peer\x12H\n\tReplicate\x12\x1a.lakemq.peer.v1.ReplicaAsk\x1a\x1b.lakemq.peer.v1.ReplicaSend(\x01\x30\x01\x12\x46\n\x06\x41ppend\x12\x1b.lakemq.peer.v1.PeerAppends\x1a\x1b.lakemq.peer.v1.PeerAnswers(\x01\x30\x01\x12\x41\n\x04Read\x12\x1b.lakemq.peer.v1.ReadRequest\x1a\x1c.lakemq.peer.v1.ReadResponse\x12S\n\nAdminister\x12!.lakemq.peer.v1.AdministerRequest\x1a\".lakemq.peer.v1.AdministerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+lakemq/broker_core/cluster/proto/peer.proto\x12\x0elakemq.peer.v1\"\x80\x01\n\nReplicaAsk\x12&\n\x04open\x18\x01 \x03(\x0b\x32\x18.lakemq.peer.v1.SlotOpen\x12%\n\x04\x61sks\x18\x02 \x03(\x0b\x32\x17.lakemq.peer.v1.SlotAsk\x12\r\n\x05\x63lose\x18\x03 \x03(\r\x12\x14\n\x0c\x63redit_bytes\x18\x04 \x01(\x04\"S\n\x08SlotOpen\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x04\"s\n\x07SlotAsk\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x12\n\nlast_epoch\x18\x03 \x01(\x03\x12\x0f\n\x07\x64urable\x18\x04 \x01(\x03\x12\x0c\n\x04\x66ull\x18\x05 \x01(\x08\x12\x17\n\x0fpartition_epoch\x18\x06 \x01(\x04\"D\n\x0bReplicaSend\x12\'\n\x05sends\x18\x01 \x03(\x0b\x32\x18.lakemq.peer.v1.SlotSend\x12\x0c\n\x04turn\x18\x02 \x01(\x04\"\xd1\x01\n\x08SlotSend\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\x03\x12\x0f\n\x07\x62\x61tches\x18\x03 \x01(\x0c\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x11\n\tlog_start\x18\x05 \x01(\x03\x12\x0f\n\x07roll_at\x18\x06 \x01(\x03\x12,\n\tdiverging\x18\x08 \x01(\x0b\x32\x19.lakemq.peer.v1.Diverging\x12\x0c\n\x04\x63ode\x18\t \x01(\t\x12\x14\n\x0cleader_epoch\x18\x0b \x01(\x04J\x04\x08\x07\x10\x08J\x04\x08\n\x10\x0b\".\n\tDiverging\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x12\n\nend_offset\x18\x02 \x01(\x03\":\n\x0bPeerAppends\x12+\n\x07\x61ppends\x18\x01 \x03(\x0b\x32\x1a.lakemq.peer.v1.PeerAppend\"p\n\nPeerAppend\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x04\x12\x0c\n\x04\x61\x63ks\x18\x05 \x01(\r\x12\r\n\x05\x62\x61tch\x18\x06 \x01(\x0c\":\n\x0bPeerAnswers\x12+\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1a.lakemq.peer.v1.PeerAnswer\"\xa8\x01\n\nPeerAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x13\n\x0blast_offset\x18\x03 \x01(\x03\x12\x0c\n\x04\x61\x63ks\x18\x04 \x01(\r\x12\x11\n\tduplicate\x18\x05 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x06 \x01(\t\x12\x0f\n\x07message\x18\x07 \x01(\t\x12\x0e\n\x06leader\x18\x08 \x01(\t\x12\x14\n\x0cleader_epoch\x18\t \x01(\x04\"O\n\x0bReadRequest\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x03\"4\n\x0cReadResponse\x12\x0f\n\x07\x62\x61tches\x18\x01 \x01(\x0c\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\"$\n\x11\x41\x64ministerRequest\x12\x0f\n\x07request\x18\x01 \x01(\x0c\"$\n\x12\x41\x64ministerResponse\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\x0c\x32\xb0\x02\n\x04Peer\x12H\n\tReplicate\x12\x1a.lakemq.peer.v1.ReplicaAsk\x1a\x1b.lakemq.peer.v1.ReplicaSend(\x01\x30\x01\x12\x46\n\x06\x41ppend\x12\x1b.lakemq.peer.v1.PeerAppends\x1a\x1b.lakemq.peer.v1.PeerAnswers(\x01\x30\x01\x12\x41\n\x04Read\x12\x1b.lakemq.peer.v1.ReadRequest\x1a\x1c.lakemq.peer.v1.ReadResponse\x12S\n\nAdminister\x12!.lakemq.peer.v1.AdministerRequest\x1a\".lakemq.peer.v1.AdministerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,29 +36,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SLOTOPEN']._serialized_start=194
   _globals['_SLOTOPEN']._serialized_end=277
   _globals['_SLOTASK']._serialized_start=279
-  _globals['_SLOTASK']._serialized_end=369
-  _globals['_REPLICASEND']._serialized_start=371
-  _globals['_REPLICASEND']._serialized_end=439
-  _globals['_SLOTSEND']._serialized_start=442
-  _globals['_SLOTSEND']._serialized_end=651
-  _globals['_DIVERGING']._serialized_start=653
-  _globals['_DIVERGING']._serialized_end=699
-  _globals['_PEERAPPENDS']._serialized_start=701
-  _globals['_PEERAPPENDS']._serialized_end=759
-  _globals['_PEERAPPEND']._serialized_start=761
-  _globals['_PEERAPPEND']._serialized_end=873
-  _globals['_PEERANSWERS']._serialized_start=875
-  _globals['_PEERANSWERS']._serialized_end=933
-  _globals['_PEERANSWER']._serialized_start=936
-  _globals['_PEERANSWER']._serialized_end=1104
-  _globals['_READREQUEST']._serialized_start=1106
-  _globals['_READREQUEST']._serialized_end=1185
-  _globals['_READRESPONSE']._serialized_start=1187
-  _globals['_READRESPONSE']._serialized_end=1239
-  _globals['_ADMINISTERREQUEST']._serialized_start=1241
-  _globals['_ADMINISTERREQUEST']._serialized_end=1277
-  _globals['_ADMINISTERRESPONSE']._serialized_start=1279
-  _globals['_ADMINISTERRESPONSE']._serialized_end=1315
-  _globals['_PEER']._serialized_start=1318
-  _globals['_PEER']._serialized_end=1622
+  _globals['_SLOTASK']._serialized_end=394
+  _globals['_REPLICASEND']._serialized_start=396
+  _globals['_REPLICASEND']._serialized_end=464
+  _globals['_SLOTSEND']._serialized_start=467
+  _globals['_SLOTSEND']._serialized_end=676
+  _globals['_DIVERGING']._serialized_start=678
+  _globals['_DIVERGING']._serialized_end=724
+  _globals['_PEERAPPENDS']._serialized_start=726
+  _globals['_PEERAPPENDS']._serialized_end=784
+  _globals['_PEERAPPEND']._serialized_start=786
+  _globals['_PEERAPPEND']._serialized_end=898
+  _globals['_PEERANSWERS']._serialized_start=900
+  _globals['_PEERANSWERS']._serialized_end=958
+  _globals['_PEERANSWER']._serialized_start=961
+  _globals['_PEERANSWER']._serialized_end=1129
+  _globals['_READREQUEST']._serialized_start=1131
+  _globals['_READREQUEST']._serialized_end=1210
+  _globals['_READRESPONSE']._serialized_start=1212
+  _globals['_READRESPONSE']._serialized_end=1264
+  _globals['_ADMINISTERREQUEST']._serialized_start=1266
+  _globals['_ADMINISTERREQUEST']._serialized_end=1302
+  _globals['_ADMINISTERRESPONSE']._serialized_start=1304
+  _globals['_ADMINISTERRESPONSE']._serialized_end=1340
+  _globals['_PEER']._serialized_start=1343
+  _globals['_PEER']._serialized_end=1647
 # @@protoc_insertion_point(module_scope)

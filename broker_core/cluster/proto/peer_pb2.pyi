@@ -102,6 +102,7 @@ class SlotAsk(_message.Message):
     LAST_EPOCH_FIELD_NUMBER: _builtins.int
     DURABLE_FIELD_NUMBER: _builtins.int
     FULL_FIELD_NUMBER: _builtins.int
+    PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
     slot: _builtins.int
     offset: _builtins.int
     """First offset that the follower has not got."""
@@ -111,6 +112,8 @@ class SlotAsk(_message.Message):
     """Offset behind the last record that the follower has fsynced."""
     full: _builtins.bool
     """The follower's disk has no room."""
+    partition_epoch: _builtins.int
+    """Partition epoch of the newest row of the catalog that the follower has obeyed."""
     def __init__(
         self,
         *,
@@ -119,10 +122,11 @@ class SlotAsk(_message.Message):
         last_epoch: _builtins.int = ...,
         durable: _builtins.int = ...,
         full: _builtins.bool = ...,
+        partition_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["durable", b"durable", "full", b"full", "last_epoch", b"last_epoch", "offset", b"offset", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["durable", b"durable", "full", b"full", "last_epoch", b"last_epoch", "offset", b"offset", "partition_epoch", b"partition_epoch", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

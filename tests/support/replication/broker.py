@@ -18,6 +18,7 @@ from lakemq.broker_core.replication.types import (
     Code,
     FollowerAsk,
     InSyncWish,
+    KnownRow,
     LeaderSend,
     WishAnswer,
     WishCode,
@@ -188,6 +189,8 @@ class Broker(Machine):
         decision = self.role.assigned(row, active=self.active, last_epoch=self.log.last_epoch())
         if decision is not None:
             self._obey(decision)
+        elif self.follower is not None:
+            self._carry_out(self.follower.row_changed())
 
     def watch_next(self) -> None:
         if self.seen < len(self.around.catalog.history) - 1:
@@ -223,7 +226,7 @@ class Broker(Machine):
         elif isinstance(decision, Follow):
             self.log.follow(decision.epoch)
             self.follower = f.PartitionFollower(
-                decision.leader, decision.epoch, self.log, self.counts
+                decision.leader, decision.epoch, self.log, self.row()
             )
             self.slot = self.slots.open(SlotKey(TOPIC_ID, 0, decision.epoch))
             self._carry_out(self.follower.begin())
@@ -516,9 +519,9 @@ class Broker(Machine):
             return False
         return True
 
-    def counts(self) -> bool:
-        """Whether the catalog, as it is known here, counts on this replica."""
-        return self.role.counts
+    def row(self) -> KnownRow:
+        """What is known here of the catalog's row."""
+        return self.role
 
     def _check_loss(self) -> None:
         """Who counts as one that has everything drops nothing of it."""

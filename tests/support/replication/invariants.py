@@ -119,7 +119,8 @@ class Invariants:
         lost = {
             base: data
             for base, data in self.committed.items()
-            if there.get(base) != data and (base >= disk.durable_end or not self._went(base))
+            if there.get(base) != data
+            and (base in there or base >= disk.durable_end or not self._went(base))
         }
         self.forgiven |= lost
         for base in lost:

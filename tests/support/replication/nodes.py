@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from typing import NamedTuple
 
 from lakemq.broker_core.api.errors import LakeMQError, Unavailable
 from lakemq.broker_core.cluster.identity import Peer
@@ -136,6 +136,8 @@ class TestCluster:
             return WishAnswer(WishCode.STALE, view.epoch, view.partition_epoch, view.in_sync)
         in_sync = frozenset(wish.members)
         self.views[place] = view._replace(partition_epoch=view.partition_epoch + 1, in_sync=in_sync)
+        for node in self.nodes.values():
+            node.replication.row_changed(place)
         return WishAnswer(WishCode.DONE, view.epoch, view.partition_epoch + 1, in_sync)
 
     async def elect(
@@ -162,13 +164,11 @@ class TestCluster:
                     node.replication.lead(place, "t/0", node.log(place), view)
                 else:
                     node.replication.follow(
-                        place, "t/0", node.log(place), leader, epoch, partial(self._counts, name)
+                        place, "t/0", node.log(place), leader, epoch, Counted(self, name, place)
                     )
+            else:
+                node.replication.row_changed(place)
         return self.nodes[leader].log(place)
-
-    def _counts(self, name: str, place: Place = PLACE) -> bool:
-        """As the catalog says."""
-        return name in self.views[place].in_sync
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
         async with asyncio.timeout(timeout_s):
@@ -181,6 +181,24 @@ class TestCluster:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+class Counted(NamedTuple):
+    """A row that each node knows at once."""
+
+    cluster: TestCluster
+    name: str
+    place: Place
+
+    @property
+    def counts(self) -> bool:
+        """As the catalog says."""
+        return self.name in self.cluster.views[self.place].in_sync
+
+    @property
+    def partition_epoch(self) -> int:
+        """Of the newest row."""
+        return self.cluster.views[self.place].partition_epoch
 
 
 def assignments_of(node: TestNode, lease: Lease | None = None) -> Assignments:

@@ -14,6 +14,7 @@ from lakemq.broker_core.replication.types import (
     Ask,
     Diverging,
     FollowerAsk,
+    KnownRow,
 )
 from lakemq.meta_service.api.types import NodeRegistration, PartitionDescription
 from lakemq.meta_service.catalog.commands import RegisterNode
@@ -179,11 +180,22 @@ class CompactsAhead(Broker):
         self.compact()
 
 
+class NotCounted(NamedTuple):
+    """A row that does not count on the replica."""
+
+    role: roles.PartitionRole
+    counts: bool = False
+
+    @property
+    def partition_epoch(self) -> int:
+        return self.role.partition_epoch
+
+
 class BeginsAtOnce(Broker):
     """Drops what it has though it counts: its log can't be cut."""
 
-    def counts(self) -> bool:
-        return False
+    def row(self) -> KnownRow:
+        return NotCounted(self.role)
 
     def _check_loss(self) -> None:
         pass

@@ -26,10 +26,22 @@ from lakemq.broker_core.replication.types import Ask, Code, Diverging, LeaderSen
 from tests.support.replication.log_shape import LogShape
 
 
+class Row:
+    """What is known of the catalog."""
+
+    partition_epoch = 0
+
+    def __init__(self, counted: Sequence[bool]) -> None:
+        self._looks = iter(counted)
+
+    @property
+    def counts(self) -> bool:
+        return next(self._looks, False)
+
+
 def follower(log: LogShape, counted: Sequence[bool] = ()) -> PartitionFollower:
     """`counted`: whether the catalog counts on it, at each look."""
-    looks = iter(counted)
-    return PartitionFollower("a", 3, log, lambda: next(looks, False))
+    return PartitionFollower("a", 3, log, Row(counted))
 
 
 def send(base: int, batches: bytes = b"", watermark: int = 0, start: int = 0) -> LeaderSend:
@@ -169,6 +181,16 @@ def test_committed_records_go_only_with_everything() -> None:
     """After an unclean election, which is said."""
     mine = follower(LogShape([1, 1, 2], high_watermark=3))
     assert mine.received(diverging(3, 1, 2)) == [RestartAt(Offset(0), loses=True)]
+
+
+def test_the_leader_is_told_of_newer_rows() -> None:
+    row = Row(())
+    mine = PartitionFollower("a", 3, LogShape([1, 1, 2]), row)
+    row.partition_epoch = 7
+    assert mine.row_changed() == [SendAsk()]
+    assert mine.ask().partition_epoch == 7
+    mine.received(diverging(3, 1, 2))
+    assert mine.row_changed() == [], "the log is being cut: it asks behind that"
 
 
 def test_what_counts_is_not_dropped() -> None:

@@ -46,8 +46,11 @@ def said(
     broker_epoch: int = 1,
     epoch: int = 3,
     full: bool = False,
+    row: int = 1_000,
 ) -> FollowerAsk:
-    ask = Ask(Offset(offset), last_epoch, Offset(offset if durable is None else durable), full)
+    """`row`: partition epoch of the newest row of the catalog that it has obeyed."""
+    end = Offset(offset if durable is None else durable)
+    ask = Ask(Offset(offset), last_epoch, end, full, row)
     return FollowerAsk(node, broker_epoch, epoch, ask)
 
 
@@ -352,6 +355,18 @@ def test_a_follower_joins_when_it_has_all_that_is_committed() -> None:
     assert lead.wish({**REGISTERED, "c": 2}, 0.1) is None, "it has registered again (KIP-903)"
     assert lead.wish({"a": 1, "b": 1}, 0.1) is None, "it is fenced"
     assert lead.wish(REGISTERED, 0.1) is not None
+
+
+def test_a_follower_that_may_have_an_older_row_to_obey_does_not_join() -> None:
+    """Moved away and named again, it deletes what it has when it hears of the first."""
+    lead = leader(LogShape([3]), in_sync="ab")
+    lead.asked(said("b", 1), 0.0)
+    lead.asked(said("c", 1, row=lead.view.partition_epoch - 1), 0.0)
+    assert lead.wish(REGISTERED, 0.0) is None
+    lead.asked(said("c", 1, row=lead.view.partition_epoch), 0.1)
+    lead.asked(said("c", 1, row=0), 0.1)  # overtaken on its way
+    wish = lead.wish(REGISTERED, 0.1)
+    assert wish is not None and wish.members.keys() == {"a", "b", "c"}
 
 
 def test_a_follower_far_behind_does_not_join() -> None:
