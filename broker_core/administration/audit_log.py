@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -18,6 +19,10 @@ from lakemq.broker_core.api.types import Principal
 _log = logging.getLogger(__name__)
 RECORD_MAX_BYTES: Final = 64 * 1024
 """What a change says of itself is left out where it would take more."""
+NEWEST_MAX_BYTES: Final = 8 * 1024 * 1024
+"""Of entries that are read for one page, as they are stored."""
+_DECODED_BYTES: Final = 128 * 1024
+"""That are decoded before others have their turn."""
 _READ_BYTES: Final = 1024 * 1024
 _STRIDE: Final = 100
 """Batches that are read before others have their turn."""
@@ -59,7 +64,8 @@ class TopicAuditLog:
         self._ready = True
 
     async def newest(self, count: int, before_ms: int | None = None) -> Sequence[AuditEntry]:
-        """At most `count` entries older than a time (None: of all), the newest first."""
+        """At most `count` entries, and `NEWEST_MAX_BYTES` of them, older than a time (None: of
+        all), the newest first."""
         if self._topic.info is None:
             return []
         log = self._topic.log()
@@ -67,18 +73,36 @@ class TopicAuditLog:
         if before_ms is not None:
             end = min(end, await log.offset_for_timestamp(before_ms))
         start = max(log.log_start_offset, end - count)
-        found: list[AuditEntry] = []
-        read = 0
+        kept: deque[tuple[int, bytes]] = deque()
+        kept_bytes = read = 0
         async for batch in committed_batches(log, AUDIT_TOPIC, 0, start, end, _READ_BYTES):
             opened = open_batch(batch)
             if opened is not None:
                 rows = zip(opened.offsets(), opened.values(), strict=True)
-                entries = [_decoded(at, value) for at, value in rows if value and start <= at < end]
-                found += [each for each in entries if each is not None]
+                wanted = [(at, value) for at, value in rows if value and start <= at < end]
+                kept += wanted
+                kept_bytes += sum(len(value) for _, value in wanted)
+            while kept_bytes > NEWEST_MAX_BYTES:
+                kept_bytes -= len(kept.popleft()[1])
             read += 1
             if read % _STRIDE == 0:
                 await asyncio.sleep(0)
-        return found[::-1]
+        return await _entries(kept)
+
+
+async def _entries(kept: deque[tuple[int, bytes]]) -> list[AuditEntry]:
+    """Of (offset, value), the last one first; those that can't be read are left out."""
+    found: list[AuditEntry] = []
+    decoded = 0
+    while kept:
+        offset, value = kept.pop()
+        entry = _decoded(offset, value)
+        found += [] if entry is None else [entry]
+        decoded += len(value)
+        if decoded >= _DECODED_BYTES:
+            decoded = 0
+            await asyncio.sleep(0)
+    return found
 
 
 class NoAuditLog:
@@ -117,8 +141,12 @@ def _encoded(change: Change, at_ms: int, node: str) -> bytes:
         "before": change.before,
         "after": change.after,
     }
-    text = json.dumps(entry, separators=(",", ":"), default=str).encode()
-    if len(text) > RECORD_MAX_BYTES:
+    try:
+        text = json.dumps(entry, separators=(",", ":"), default=str).encode()
+    except (ValueError, RecursionError):
+        # Nested to the limit, say: what can't be shown must not keep the change out of the log.
+        text = b""
+    if not 0 < len(text) <= RECORD_MAX_BYTES:
         entry.update(dict.fromkeys(_NOTED, None), request={"left_out": len(text)})
         text = json.dumps(entry, separators=(",", ":"), default=str).encode()
     return text
@@ -134,6 +162,6 @@ def _decoded(offset: int, value: bytes) -> AuditEntry | None:
             str(found["outcome"]), str(found["detail"]), dict(found["request"]), found["before"],
             found["after"],
         )  # fmt: skip
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         _log.error("record %d of %s is no entry of the audit log: %s", offset, AUDIT_TOPIC, error)
         return None

@@ -17,6 +17,9 @@ from lakemq.plugins.ledger.reading import Reading
 _VERSION: Final = 1
 _COUNTS: Final = ("missing", "gaps", "late", "duplicates", "strays", "restarts")
 
+_NUMBERS: Final = ("records", "first_ms", "last_ms", "offset")
+_NUMBERS_OR_NONE: Final = ("newest_ms", "delay_ms", "delay_max_ms")
+
 
 @dataclass(slots=True)
 class Device:
@@ -155,8 +158,8 @@ class DeviceTable:
         head = _object(value)
         try:
             self.position, self.records = int(head["offset"]) + 1, int(head["records"])
-            self.skipped = Skipped(head["unread"], head["deleted"], head["evicted"])
-        except (KeyError, TypeError) as error:
+            self.skipped = Skipped(*(int(head[name]) for name in ("unread", "deleted", "evicted")))
+        except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"no partition of a ledger: {error!r}") from None
 
     def restore(self, value: bytes) -> None:
@@ -165,13 +168,17 @@ class DeviceTable:
         try:
             highest, lowest, unseen, stray = row["window"]
             counts = {count: int(row[count]) for count in _COUNTS}
-            window = NumberWindow(highest, lowest, int(unseen, 16), stray, **counts)
+            window = NumberWindow(
+                _number(highest), int(lowest), int(unseen, 16), _number(stray), **counts
+            )
             name = str(row["device"])
             self.devices[name] = Device(
-                name, window, row["records"], row["first_ms"], row["last_ms"], row["offset"],
-                row["newest_ms"], row["delay_ms"], row["delay_max_ms"],
-            )  # fmt: skip
-        except (KeyError, TypeError) as error:
+                name,
+                window,
+                *(int(row[each]) for each in _NUMBERS),
+                *(_number(row[each]) for each in _NUMBERS_OR_NONE),
+            )
+        except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"no device of a ledger: {error!r}") from None
 
     def restored(self) -> None:
@@ -198,6 +205,11 @@ def _object(value: bytes) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("v") != _VERSION:
         raise ValueError(f"not of version {_VERSION}: {value[:60]!r}")
     return found
+
+
+def _number(found: Any) -> int | None:
+    """Raises TypeError, ValueError."""
+    return None if found is None else int(found)
 
 
 def _place_time(device: Device, time_ms: int, interval_ms: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -20,8 +21,15 @@ from lakemq.plugins.admin.api.problems import Problem
 
 MESSAGE_MAX_BYTES: Final = 24 * 1024 * 1024
 """A body of 16 MiB in base64, and what goes with it."""
+FORWARDED_WAIT_MAX_MS: Final = 2_000
+"""How long a request waits for records of another node: less than a call of a node may take. Who
+asked for more asks again."""
 _AT_ONCE: Final = 3
 """Calls of one node to another at a time, of the eight that it may have open there."""
+_READS_AT_ONCE: Final = 2
+"""The same of those that read records, which may wait: who reads must not keep operators out."""
+_READS_QUEUED_MAX: Final = 64
+"""Reads of one node's records that wait for their turn."""
 
 
 @dataclass(frozen=True)
@@ -127,13 +135,30 @@ class PeerCalls:
     def __init__(self, node: AdministeredNode) -> None:
         self._node = node
         self._room: dict[str, asyncio.Semaphore] = {}
+        self._reads: dict[str, asyncio.Semaphore] = {}
+        self._reading: Counter[str] = Counter()
+        """Reads of each node that wait, or are under way."""
 
-    async def ask(self, node_id: str, call: PeerCall) -> PeerReply:
-        """Raises Unavailable, UnknownNode."""
+    async def ask(self, node_id: str, call: PeerCall, *, apart: bool = False) -> PeerReply:
+        """`apart`: it reads records. Raises Unavailable, UnknownNode."""
         known = self._node.broker.nodes() if self._node.broker is not None else ()
         # None is known before the first answer of the MetaService.
         if known and all(each.node_id != node_id for each in known):
             raise UnknownNode(f"no node is named {node_id[:63]!r}; see /api/v1/nodes")
+        if apart:
+            return await self._read(node_id, call)
         room = self._room.setdefault(node_id, asyncio.Semaphore(_AT_ONCE))
         async with room:
             return PeerReply.decode(await self._node.ask(node_id, call.encode()))
+
+    async def _read(self, node_id: str, call: PeerCall) -> PeerReply:
+        """Raises Unavailable."""
+        if self._reading[node_id] >= _READS_QUEUED_MAX:
+            raise Unavailable(f"{_READS_QUEUED_MAX} requests read records of {node_id}: try again")
+        room = self._reads.setdefault(node_id, asyncio.Semaphore(_READS_AT_ONCE))
+        self._reading[node_id] += 1
+        try:
+            async with room:
+                return PeerReply.decode(await self._node.ask(node_id, call.encode()))
+        finally:
+            self._reading[node_id] -= 1

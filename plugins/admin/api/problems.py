@@ -26,6 +26,8 @@ CONTENT_TYPE: Final = "application/problem+json"
 _CONFLICTS: Final = (Conflict, GroupNotEmpty, TopicExists)
 _TEXT_MAX: Final = 500
 _FOUND_MAX: Final = 20
+_COUNTED_MAX: Final = 1_000
+"""Faults of a request that are made out one by one."""
 
 
 class Fault(Answer):
@@ -107,7 +109,11 @@ def error_of(problem: Problem) -> LakeMQError:
 
 def invalid(where: str, error: ValidationError) -> Problem:
     """What pydantic found, one fault for each; the values themselves are left out, since one may
-    be a password."""
+    be a password. Who sends very many gets their number: each would cost the loop its time."""
+    count = error.error_count()
+    if count > _COUNTED_MAX:
+        fault = Fault(where=where, problem=f"{count} fields are wrong or unknown")
+        return Problem(400, "INVALID_REQUEST", f"{where}: {fault.problem}", errors=[fault])
     faults = [
         Fault(where=".".join(map(str, (where, *each["loc"])))[:_TEXT_MAX], problem=each["msg"])
         for each in error.errors(include_url=False, include_input=False)[:_FOUND_MAX]

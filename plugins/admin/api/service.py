@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,9 +29,15 @@ from lakemq.broker_core.api.administration.routes import (
     Query,
 )
 from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.limits.rates import Bucket
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal, Resource
 from lakemq.plugins.admin.api.lists import Lists
-from lakemq.plugins.admin.api.peers import PeerCall, PeerCalls, PeerReply
+from lakemq.plugins.admin.api.peers import (
+    FORWARDED_WAIT_MAX_MS,
+    PeerCall,
+    PeerCalls,
+    PeerReply,
+)
 from lakemq.plugins.admin.api.problems import Problem, error_of, invalid, problem_of
 from lakemq.plugins.admin.api.repeats import Repeats
 from lakemq.plugins.admin.api.table import Match, RouteTable
@@ -38,6 +45,11 @@ from lakemq.plugins.admin.api.table import Match, RouteTable
 _log = logging.getLogger(__name__)
 _SECRETS: Final = frozenset({"password"})
 JSON: Final = "application/json"
+_PARAMETERS_MAX: Final = 100
+"""Of a query; no route takes nearly as many."""
+_FAILURES_PER_S: Final = 10
+"""Of one caller that are audited: who has no rights must not fill the disk with attempts."""
+_CALLERS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,8 @@ class AdminService:
         self._peers = PeerCalls(node)
         self._lists = Lists(node, self._peers, pause)
         self._repeats = Repeats(node.now_ms)
+        self._failures: OrderedDict[tuple[str, str], Bucket] = OrderedDict()
+        """By caller, the one that failed last at the end."""
         node.answer_peers(self._answer_peer)
 
     async def serve(self, call: Call) -> Reply:
@@ -92,7 +106,14 @@ class AdminService:
             return Reply(200, await self._lists.page(route, request, call.path, call.query))
         if call.idempotency_key and route.method != "GET":
             return await self._repeats.once(
-                (call.principal.name, call.method, call.path, call.idempotency_key),
+                # A user and a certificate may have the same name.
+                (
+                    call.principal.kind,
+                    call.principal.name,
+                    call.method,
+                    call.path,
+                    call.idempotency_key,
+                ),
                 (call.query, call.body),
                 lambda: self._carried_out(call, match, route),
             )
@@ -105,7 +126,7 @@ class AdminService:
             request = self._request(call, match)
             owner = _owner(route, request)
             if owner and owner != self._node.node_id:
-                reply = await self._elsewhere(owner, call)
+                reply = await self._elsewhere(owner, call, route)
                 notes.update(reply.notes)
                 answer = Reply(reply.status, reply.body)
             else:
@@ -126,14 +147,15 @@ class AdminService:
         status = 200 if _is_dry(request.asked) else route.status
         return Reply(status, b"" if status == 204 else to_json(found))
 
-    async def _elsewhere(self, owner: str, call: Call) -> PeerReply:
+    async def _elsewhere(self, owner: str, call: Call, route: AdminRoute) -> PeerReply:
         """Raises Problem."""
         asked = PeerCall(
-            call.method, call.path, list(call.query), call.body, call.content_type,
+            call.method, call.path, _soon(call.query), call.body, call.content_type,
             call.principal, call.context,
         )  # fmt: skip
+        is_read = route.need is not None and route.need.operation is Operation.READ
         try:
-            reply = await self._peers.ask(owner, asked)
+            reply = await self._peers.ask(owner, asked, apart=is_read)
         except LakeMQError as error:
             raise problem_of(error) from None
         if reply.status >= 400:
@@ -230,6 +252,8 @@ class AdminService:
             return
         if problem is None and asked.get("dry_run") is True:
             return
+        if problem is not None and not self._may_note_failure(call.principal):
+            return
         await self._node.audit.note(
             Change(
                 call.principal,
@@ -243,6 +267,14 @@ class AdminService:
                 after=notes.get("after"),
             )
         )
+
+    def _may_note_failure(self, principal: Principal) -> bool:
+        caller, now_ms = (principal.kind, principal.name), self._node.now_ms()
+        bucket = self._failures.pop(caller, None) or Bucket(_FAILURES_PER_S, now_ms)
+        self._failures[caller] = bucket
+        if len(self._failures) > _CALLERS_MAX:
+            self._failures.popitem(last=False)
+        return bucket.take(now_ms)
 
 
 def _owner(route: AdminRoute, request: AdminRequest) -> str:
@@ -270,13 +302,30 @@ def _asked(request: AdminRequest | None) -> dict[str, object]:
     return {name: "***" if name in _SECRETS else value for name, value in found.items()}
 
 
+def _soon(query: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The same, but that a request which waits for records is answered before a call of another
+    node must be. What is no number is that node's to refuse."""
+    return [
+        (name, str(FORWARDED_WAIT_MAX_MS))
+        if name == "wait_ms" and _is_above(value, FORWARDED_WAIT_MAX_MS)
+        else (name, value)
+        for name, value in query
+    ]
+
+
+def _is_above(text: str, most: int) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > most
+
+
 def _unique(query: Sequence[tuple[str, str]]) -> dict[str, str]:
     """Raises Problem: a parameter is there twice."""
-    found = dict(query)
-    if len(found) != len(query):
-        names = [name for name, _ in query]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise Problem(400, "INVALID_REQUEST", f"query.{twice[:100]}: it is there twice")
+    if len(query) > _PARAMETERS_MAX:
+        raise Problem(400, "INVALID_REQUEST", f"the query has over {_PARAMETERS_MAX} parameters")
+    found: dict[str, str] = {}
+    for name, value in query:
+        if name in found:
+            raise Problem(400, "INVALID_REQUEST", f"query.{name[:100]}: it is there twice")
+        found[name] = value
     return found
 
 

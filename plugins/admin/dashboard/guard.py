@@ -97,7 +97,7 @@ class Guard:
         if scope["method"] == "POST" or scope["path"] == "/events":
             return PlainTextResponse("Log in first.", 401)
         asked = scope["path"] + (
-            f"?{scope['query_string'].decode()}" if scope["query_string"] else ""
+            f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
         )
         login = f"/login?next={quote(asked, safe='')}"
         if "hx-request" in headers:

@@ -12,6 +12,8 @@ from lakemq.plugins.admin.dashboard.options import Credentials
 
 SESSION_MAX_MS: Final = 12 * 3600 * 1000
 _SESSIONS_MAX: Final = 1000
+_SESSIONS_OF_ONE_MAX: Final = 50
+"""Of one user, and of all who need no login: any page can have a browser open some of these."""
 _NOTES_MAX: Final = 5
 _ATTEMPTS_MAX: Final = 10
 _ATTEMPTS_WINDOW_MS: Final = 60_000
@@ -63,7 +65,10 @@ class Sessions:
     def open(
         self, credentials: Credentials, name: str, roles: Collection[str], may: Collection[str]
     ) -> Session:
-        """A new session; the oldest of too many ends."""
+        """A new session; the oldest of too many ends, one of the same user first."""
+        of_one = [each.token for each in self._sessions.values() if each.name == name]
+        for token in of_one[: 1 - _SESSIONS_OF_ONE_MAX]:
+            self.close(token)
         made = Session(
             self._token(), self._token(), credentials, name, roles, may,
             self._now_ms() + SESSION_MAX_MS,

@@ -57,7 +57,8 @@ class AuditQuery(OwnPageQuery):
     since_ms: TimeMs | None = None
     """Not older (ms since 1970, UTC)."""
     until_ms: TimeMs | None = None
-    """Older than this. The list is made of the newest 2,000 changes of each node before it."""
+    """Older than this. The list is made of the newest 2,000 changes of each node before it, of
+    fewer where they take more than 8 MiB."""
 
 
 class AuditRoutes:

@@ -106,7 +106,8 @@ class FetchQuery(Query):
     """From the first record that is not older (ms since 1970, UTC)."""
     limit: Whole = Field(default=100, ge=1, le=RECORDS_MAX)
     wait_ms: Whole = Field(default=0, ge=0, le=WAIT_MAX_MS)
-    """At the high watermark: how long to wait for a record."""
+    """At the high watermark: how long to wait for a record; 2 s at most where another node
+    leads."""
     value_max_bytes: Whole = Field(default=65_536, ge=0, le=1024 * 1024)
     """Longer values are cut off (`truncated`)."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.administration.routes import (
     EACH,
@@ -18,6 +19,9 @@ from lakemq.plugins.native.groups.host import GroupHost
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.exports import GROUP_PREFIX, ExportReport
 from lakemq.plugins.native.services.group_routes import topic_offsets
+
+_TEXTS_MAX: Final = 3
+"""Of the partitions of a topic that are looked at for a report."""
 
 
 class ExportRow(Answer):
@@ -114,10 +118,14 @@ class ExportRoutes:
 
 def _exports(group: pb.Group) -> Iterable[_Export]:
     """One for each topic whose offsets have a report beside them."""
-    for topic in sorted({each.topic for each in group.offsets}):
-        offsets = [each for each in group.offsets if each.topic == topic]
-        offsets = [each for each in offsets if each.committed_offset >= 0]
-        reports = (ExportReport.of_text(each.metadata) for each in offsets if each.metadata)
+    topics: dict[str, list[pb.GroupOffset]] = {}
+    for each in group.offsets:
+        if each.committed_offset >= 0:
+            topics.setdefault(each.topic, []).append(each)
+    for topic, offsets in sorted(topics.items()):
+        # An export writes one; others may have written any text to each of many partitions.
+        texts = islice((each.metadata for each in offsets if each.metadata), _TEXTS_MAX)
+        reports = map(ExportReport.of_text, texts)
         report = next((each for each in reports if each is not None), None)
         if report is not None:
             yield _Export(group.name, topic, offsets, report)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from lakemq.broker_core.api.errors import NotAuthenticated
+from lakemq.broker_core.api.errors import NotAuthenticated, NotAuthorized
 from lakemq.broker_core.api.ports import Credentials
 from lakemq.broker_core.api.types import (
     ANONYMOUS,
@@ -25,7 +25,7 @@ from lakemq.broker_core.api.types import (
 from lakemq.plugins.admin.config import AdminSettings
 from lakemq.plugins.admin.listener import AdminListener
 from tests.support.mqtt.certificates import Authority
-from tests.support.node.administered import StubNode
+from tests.support.node.administered import ListedChanges, StubNode
 from tests.support.node.node import PORTS_FREE, NodeProcess
 
 CONNECTIONS_MAX = 16
@@ -187,6 +187,37 @@ async def degraded(broker: DegradedBroker, headers: dict[str, str]) -> dict[str,
             return cast(dict[str, Any], json.loads(await answer.text()))
     finally:
         await listener.stop()
+
+
+class ClosedBroker(DegradedBroker):
+    """Lets in and allows nothing."""
+
+    def authorize(self, *_: object) -> None:
+        raise NotAuthorized("it is not allowed")
+
+
+async def test_a_change_that_is_not_allowed_is_in_the_audit_log() -> None:
+    node = StubNode(catalog=ClosedBroker(False))
+    node.audit = changes = ListedChanges()
+    listener = AdminListener(node, AdminSettings(port=0))
+    await listener.start()
+    try:
+        url = f"http://{listener.addresses()[0]}/api/v1/nodes/n9/drain"
+        headers = {
+            "Authorization": aiohttp.encode_basic_auth("ops", "x"),
+            "Content-Type": "application/json",
+        }
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.post(url, data=b'{"never": "read"}') as answer,
+        ):
+            assert answer.status == 403, await answer.text()
+    finally:
+        await listener.stop()
+    (noted,) = changes.changes
+    assert (noted.action, noted.resource) == ("POST nodes/{node}/drain", "n9")
+    assert (noted.principal.name, noted.outcome) == ("ops", "NOT_AUTHORIZED")
+    assert noted.request == {}
 
 
 async def test_names_of_degraded_partitions_are_for_those_who_may_ask() -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import cast
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.types import Message, Receive
 
 from lakemq.broker_core.api.errors import ConfigError
+from lakemq.plugins.admin.dashboard.guard import Guard
 from lakemq.plugins.admin.dashboard.metrics import ALL_SERIES, History, totals
 from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
 from lakemq.plugins.admin.dashboard.rendering import duration, moment, short, size
@@ -40,6 +45,17 @@ def test_sessions_are_bounded_and_the_oldest_ends() -> None:
     sessions = sessions_of(Clock())
     made = [sessions.open(Credentials(), str(n), (), ()) for n in range(1001)]
     assert len(sessions) == 1000 and sessions.find(made[0].token) is None
+
+
+def test_one_user_ends_no_session_of_others() -> None:
+    sessions = sessions_of(Clock())
+    root = sessions.open(Credentials("root", "x"), "root", (), ("describe",))
+    # Pages of other sites can have a browser open these, where the broker asks for no login.
+    made = [sessions.open(Credentials(), "anonymous", (), ()) for _ in range(2000)]
+    assert sessions.find(root.token) is root and len(sessions) == 51
+    assert [sessions.find(made[at].token) is not None for at in (-51, -50, -1)] == [
+        False, True, True,
+    ]  # fmt: skip
 
 
 def test_figures_are_asked_for_as_the_newest_who_may() -> None:
@@ -105,6 +121,24 @@ def test_plots_show_metrics_that_there_are() -> None:
     listed = Path(__file__).parents[3] / "docs/metrics.md"
     names = {name for series in ALL_SERIES for name in series.metrics}
     assert {name for name in names if f"`{name}`" not in listed.read_text()} == set()
+
+
+async def test_a_query_that_is_no_text_leads_to_the_login() -> None:
+    sent: list[Message] = []
+
+    async def nobody(request: Request) -> None:
+        return None
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    guard = Guard(Starlette(), DashboardOptions("http://127.0.0.1:1"), nobody)
+    scope = {
+        "type": "http", "method": "GET", "path": "/topics", "query_string": b"q=\xff",
+        "headers": [(b"host", b"127.0.0.1:9705")],
+    }  # fmt: skip
+    await guard(scope, cast(Receive, None), send)
+    assert (sent[0]["status"], dict(sent[0]["headers"])[b"location"][:6]) == (303, b"/login")
 
 
 def test_a_saved_list_holds_no_formula() -> None:

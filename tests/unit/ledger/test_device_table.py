@@ -3,6 +3,7 @@ if it had never stopped."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import pytest
@@ -136,6 +137,20 @@ def test_a_smaller_limit_counts_for_what_is_stored_too() -> None:
     small.restored()
     assert list(small.devices) == ["c"]
     assert (small.skipped.evicted, sorted(small.changed)) == (2, ["a", "b"])
+
+
+@pytest.mark.parametrize("name", ["offset", "records", "newest_ms", "window", "unread"])
+@pytest.mark.parametrize("value", [b"1e999", b'"x"', b'[1e999,0,"f",null]', b"{}"])
+def test_numbers_that_are_none_are_refused_when_they_are_read(name: str, value: bytes) -> None:
+    """And not later, as by the order of devices: the node would not start."""
+    table = fed(table_of(SEQUENCE), [("d", 1)])
+    is_head = name == "unread"
+    stored = table.stored_head("t", 0) if is_head else table.stored("d", "t", 0) or b""
+    field = name.encode()
+    wrong = re.sub(rb'"%b":(\[.*?\]|[^,}]*)' % field, b'"%b":%b' % (field, value), stored)
+    assert wrong != stored
+    with pytest.raises(ValueError, match=r"."):
+        (table.restore_head if is_head else table.restore)(wrong)
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"v":1}', b'{"v":2}', b"[" * 50_000])
