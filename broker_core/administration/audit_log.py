@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from pydantic_core import from_json
+
 from lakemq.broker_core.api.administration.audit import AUDIT_TOPIC, AuditEntry, Change
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import Broker
@@ -141,27 +143,38 @@ def _encoded(change: Change, at_ms: int, node: str) -> bytes:
         "before": change.before,
         "after": change.after,
     }
+    left_out: int | str = 0
     try:
         text = json.dumps(entry, separators=(",", ":"), default=str).encode()
+        if len(text) > RECORD_MAX_BYTES:
+            left_out = len(text)
+        else:
+            _read(text)
     except (ValueError, RecursionError):
-        # Nested to the limit, say: what can't be shown must not keep the change out of the log.
-        text = b""
-    if not 0 < len(text) <= RECORD_MAX_BYTES:
-        entry.update(dict.fromkeys(_NOTED, None), request={"left_out": len(text)})
+        # Nested too deep, infinite, half a surrogate pair: what can't be shown must keep neither
+        # the change out of the log nor the log from being listed.
+        left_out = "it is no JSON"
+    if left_out:
+        entry.update(dict.fromkeys(_NOTED, None), request={"left_out": left_out})
         text = json.dumps(entry, separators=(",", ":"), default=str).encode()
     return text
+
+
+def _read(text: bytes) -> Any:
+    """As strict as whoever is shown it. Raises ValueError."""
+    return from_json(text, allow_inf_nan=False)
 
 
 def _decoded(offset: int, value: bytes) -> AuditEntry | None:
     """None: it can't be read, which is logged."""
     try:
-        found: Any = json.loads(value)
+        found = _read(value)
         return AuditEntry(
             int(found["at_ms"]), str(found["node"]), offset, str(found["who"]),
             str(found["from"]), str(found["by"]), str(found["action"]), str(found["resource"]),
             str(found["outcome"]), str(found["detail"]), dict(found["request"]), found["before"],
             found["after"],
         )  # fmt: skip
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         _log.error("record %d of %s is no entry of the audit log: %s", offset, AUDIT_TOPIC, error)
         return None

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from lakemq.broker_core.api.administration.audit import Change
 from lakemq.broker_core.api.administration.node import AdministeredNode
@@ -340,10 +340,9 @@ def _given(model: type[Body], body: bytes) -> Body:
 def _object(body: bytes) -> dict[str, object]:
     """A JSON object; empty where there is no body. Raises Problem."""
     try:
-        found: Any = json.loads(body) if body else {}
-    except RecursionError:
-        raise Problem(400, "INVALID_REQUEST", "the body is nested too deeply") from None
-    except ValueError as error:  # neither UTF-8 nor JSON
+        # As strict as models are: json.loads takes NaN, and half of a surrogate pair.
+        found: Any = from_json(body, allow_inf_nan=False) if body else {}
+    except ValueError as error:  # neither UTF-8 nor JSON, or nested too deep
         raise Problem(400, "INVALID_REQUEST", f"the body is not valid JSON: {error}") from None
     if not isinstance(found, dict):
         raise Problem(400, "INVALID_REQUEST", "the body is not a JSON object")

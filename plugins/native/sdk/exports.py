@@ -64,6 +64,8 @@ def _fits(found: Mapping[str, Any]) -> bool:
     return (
         isinstance(table, str)
         and len(table) <= _TABLE_LENGTH_MAX
+        # JSON may hold half a surrogate pair, which no answer can.
+        and not any("\ud800" <= each <= "\udfff" for each in table)
         and found.get("format") in _FORMATS
         and all(
             type(found.get(name)) is int and 0 <= found[name] <= _NUMBER_MAX

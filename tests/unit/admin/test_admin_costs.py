@@ -95,6 +95,7 @@ class Two:
                        need=Need(Operation.READ, "topic"), owner=lambda _: "n2"),
             AdminRoute("GET", "state", change, Found, OwnQuery, own=True),
             AdminRoute("POST", "things", change, Found, ChangeQuery, Wanted),
+            AdminRoute("POST", "plain", change, Found, ChangeQuery),
             AdminRoute("POST", "groups", change, Found, ChangeQuery,
                        need=Need(Operation.ALTER, "group")),
         ]  # fmt: skip
@@ -164,6 +165,15 @@ async def test_refused_changes_of_one_caller_do_not_fill_the_audit_log() -> None
     assert [each.outcome for each in two.audit.changes].count("done") == 150
 
 
+@pytest.mark.parametrize("value", ['"\\ud800"', "NaN", "Infinity", "[" * 300 + "]" * 300])
+async def test_no_body_that_an_answer_could_not_hold_is_taken(value: str) -> None:
+    """Its record would keep the audit log from being listed."""
+    two = Two()
+    with pytest.raises(Problem, match="the body is not valid JSON"):
+        await two.ask("POST", "plain", body=b'{"a": %b}' % value.encode())
+    assert [each.request for each in two.audit.changes] == [{}]
+
+
 async def test_a_repeat_of_another_kind_of_caller_is_none() -> None:
     two = Two()
     for kind in ("user", "certificate"):
@@ -176,15 +186,21 @@ def change_of(request: dict[str, object]) -> Change:
     return Change(ANN, NO_CONTEXT, "POST nodes/{node}/drain", "n1", request=request)
 
 
-def test_a_change_is_audited_however_deep_what_was_asked_is_nested() -> None:
+async def test_a_change_is_in_the_audit_log_whatever_was_asked() -> None:
     deep: dict[str, object] = {}
     for _ in range(100_000):
         deep = {"a": deep}
-    wrong: list[dict[str, object]] = [deep, {"a": "x" * RECORD_MAX_BYTES}, {"a": 10**5_000}]
+    nested = json.loads('{"a":' + "[" * 210 + "]" * 210 + "}")
+    wrong: list[dict[str, object]] = [
+        deep, nested, {"a": "x" * RECORD_MAX_BYTES}, {"a": 10**5_000}, {"a": "\ud800"},
+        {"a": float("inf")},
+    ]  # fmt: skip
     for asked in wrong:
-        entry = json.loads(audit_log._encoded(change_of(asked), 7, "n1"))
+        text = audit_log._encoded(change_of(asked), 7, "n1")
+        entry = json.loads(text)
         assert (entry["action"], entry["outcome"]) == ("POST nodes/{node}/drain", "done")
         assert [*entry["request"]] == ["left_out"]
+        assert (await audit_log._entries(deque([(0, text)])))[0].action == entry["action"]
 
 
 @pytest.mark.parametrize("at", ["1e999", '"x"', "[" * 5_000])

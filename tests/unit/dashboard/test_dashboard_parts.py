@@ -15,6 +15,7 @@ from lakemq.broker_core.api.errors import ConfigError
 from lakemq.plugins.admin.dashboard.guard import Guard
 from lakemq.plugins.admin.dashboard.metrics import ALL_SERIES, History, totals
 from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
+from lakemq.plugins.admin.dashboard.pages import messages
 from lakemq.plugins.admin.dashboard.rendering import duration, moment, short, size
 from lakemq.plugins.admin.dashboard.sessions import SESSION_MAX_MS, Sessions
 from lakemq.plugins.admin.dashboard.tables import Column, Table, as_csv, shown_of
@@ -139,6 +140,27 @@ async def test_a_query_that_is_no_text_leads_to_the_login() -> None:
     }  # fmt: skip
     await guard(scope, cast(Receive, None), send)
     assert (sent[0]["status"], dict(sent[0]["headers"])[b"location"][:6]) == (303, b"/login")
+
+
+def stored(value: str) -> dict[str, object]:
+    return {
+        "headers": [], "value": value, "value_encoding": "text", "truncated": False, "key": None,
+        "key_encoding": "text",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[" * 900 + "]" * 900,
+        "[" * 500 + "1," * 1000 + "1" + "]" * 500,
+        '{"a": "\\ud800"}',
+    ],
+)
+def test_what_devices_send_fills_no_page(value: str) -> None:
+    shown = messages._shown(stored(value))
+    assert (shown["value"], shown["kind"]) == (value, "JSON")
+    assert messages._shown(stored('{"a":[1]}'))["value"] == '{\n  "a": [\n    1\n  ]\n}'
 
 
 def test_a_saved_list_holds_no_formula() -> None:

@@ -25,6 +25,7 @@ _SHOWN: Final = 50
 _FETCHED: Final = 500
 _SEARCH_S: Final = 5.0
 _VALUE_MAX_BYTES: Final = 4096
+_INDENTED_MAX: Final = 8 * _VALUE_MAX_BYTES
 _FOLLOW_MS: Final = 5000
 _FOLLOWED_MAX: Final = 1000
 """Rows that a page which follows takes before it asks to go on."""
@@ -256,16 +257,29 @@ def _shown(record: Row) -> dict[str, Any]:
     if record["value_encoding"] == "text" and record["value"] and not record["truncated"]:
         try:
             found = json.loads(record["value"])
-        except (ValueError, RecursionError):
-            pass
-        else:
             kind = "JSON"
             if isinstance(found, dict | list):
-                value = json.dumps(found, indent=2, ensure_ascii=False)
+                value = _indented(found) or value
+        except (ValueError, RecursionError):
+            pass
     return {
         **record, "value": value, "kind": "bytes" if kind == "base64" else kind,
         "key": _text(record["key"], record["key_encoding"]), "headers": headers,
     }  # fmt: skip
+
+
+def _indented(found: object) -> str:
+    """Over several lines; empty: as it came is shorter to read. What a device sends may be nested
+    so deep that its blanks fill the memory. Raises UnicodeEncodeError, RecursionError."""
+    parts, size = [], 0
+    for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(found):
+        size += len(part)
+        if size > _INDENTED_MAX:
+            return ""
+        parts.append(part)
+    text = "".join(parts)
+    text.encode()  # a half of a surrogate pair can't be sent to a browser
+    return text
 
 
 def _text(value: str | None, encoding: str) -> str:

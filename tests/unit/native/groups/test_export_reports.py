@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import asdict
 
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.exports import ExportReport
@@ -22,6 +24,7 @@ def test_one_export_of_each_topic_with_a_report() -> None:
     offsets = [
         offset("b", 0), offset("b", 1, REPORT.to_text()), offset("a", 0, REPORT.to_text()),
         offset("c", 0, GARBAGE), offset("d", 0),
+        offset("f", 0, json.dumps({**asdict(REPORT), "table": "\ud800"})),
         pb.GroupOffset(topic="e", committed_offset=-1, metadata=REPORT.to_text()),
     ]  # fmt: skip
     found = list(_exports(pb.Group(name="export.x", offsets=offsets)))
