@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from pydantic_core import from_json
 
 from lakemq.broker_core.api.administration.audit import AUDIT_TOPIC, AuditEntry, Change
 from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.limits.rates import Bucket
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.records.reader import committed_batches, open_batch
 from lakemq.broker_core.api.state.state_topic import StateTopic
@@ -28,6 +29,9 @@ _DECODED_BYTES: Final = 128 * 1024
 _READ_BYTES: Final = 1024 * 1024
 _STRIDE: Final = 100
 """Batches that are read before others have their turn."""
+_FAILURES_PER_S: Final = 10
+"""Of one caller: who has no rights must not fill the disk with attempts."""
+_CALLERS_MAX: Final = 1_000
 _NOTED: Final = ("request", "before", "after")
 
 
@@ -43,9 +47,14 @@ class TopicAuditLog:
         self._now_ms = now_ms
         self._topic = StateTopic(broker, AUDIT_TOPIC, compacted=False, now_ms=now_ms)
         self._ready = False
+        self._failures: OrderedDict[tuple[str, str], Bucket] = OrderedDict()
+        """By caller, the one that failed last at the end."""
 
     async def note(self, change: Change) -> None:
-        """On disk when it returns. Never raises."""
+        """On disk when it returns. Never raises. Of what is refused to one caller, some a second
+        are kept."""
+        if change.outcome != "done" and not self._may_keep_failure(change.principal):
+            return
         try:
             await self._ensure()
             await self._topic.put(b"", _encoded(change, self._now_ms(), self._broker.node_id))
@@ -55,6 +64,14 @@ class TopicAuditLog:
                 "not in the audit log: %s of %s by %s: %s",
                 change.action, change.resource, who(change.principal), error,
             )  # fmt: skip
+
+    def _may_keep_failure(self, principal: Principal) -> bool:
+        caller, now_ms = (principal.kind, principal.name), self._now_ms()
+        bucket = self._failures.pop(caller, None) or Bucket(_FAILURES_PER_S, now_ms)
+        self._failures[caller] = bucket
+        if len(self._failures) > _CALLERS_MAX:
+            self._failures.popitem(last=False)
+        return bucket.take(now_ms)
 
     async def _ensure(self) -> None:
         if self._ready:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +28,6 @@ from lakemq.broker_core.api.administration.routes import (
     Query,
 )
 from lakemq.broker_core.api.errors import LakeMQError
-from lakemq.broker_core.api.limits.rates import Bucket
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal, Resource
 from lakemq.plugins.admin.api.lists import Lists
 from lakemq.plugins.admin.api.peers import (
@@ -47,9 +45,6 @@ _SECRETS: Final = frozenset({"password"})
 JSON: Final = "application/json"
 _PARAMETERS_MAX: Final = 100
 """Of a query; no route takes nearly as many."""
-_FAILURES_PER_S: Final = 10
-"""Of one caller that are audited: who has no rights must not fill the disk with attempts."""
-_CALLERS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True)
@@ -86,8 +81,6 @@ class AdminService:
         self._peers = PeerCalls(node)
         self._lists = Lists(node, self._peers, pause)
         self._repeats = Repeats(node.now_ms)
-        self._failures: OrderedDict[tuple[str, str], Bucket] = OrderedDict()
-        """By caller, the one that failed last at the end."""
         node.answer_peers(self._answer_peer)
 
     async def serve(self, call: Call) -> Reply:
@@ -252,8 +245,6 @@ class AdminService:
             return
         if problem is None and asked.get("dry_run") is True:
             return
-        if problem is not None and not self._may_note_failure(call.principal):
-            return
         await self._node.audit.note(
             Change(
                 call.principal,
@@ -267,14 +258,6 @@ class AdminService:
                 after=notes.get("after"),
             )
         )
-
-    def _may_note_failure(self, principal: Principal) -> bool:
-        caller, now_ms = (principal.kind, principal.name), self._node.now_ms()
-        bucket = self._failures.pop(caller, None) or Bucket(_FAILURES_PER_S, now_ms)
-        self._failures[caller] = bucket
-        if len(self._failures) > _CALLERS_MAX:
-            self._failures.popitem(last=False)
-        return bucket.take(now_ms)
 
 
 def _owner(route: AdminRoute, request: AdminRequest) -> str:
