@@ -178,7 +178,7 @@ def _encoded(change: Change, at_ms: int, node: str) -> bytes:
 
 
 def _read(text: bytes) -> Any:
-    """As strict as whoever is shown it. Raises ValueError."""
+    """As strict as all who are shown it. Raises ValueError."""
     return from_json(text, allow_inf_nan=False)
 
 

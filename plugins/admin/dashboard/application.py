@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator
+from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -38,6 +39,9 @@ from lakemq.plugins.admin.dashboard.rendering import STATIC, environment
 from lakemq.plugins.admin.dashboard.sessions import Session, Sessions
 from lakemq.plugins.admin.dashboard.site import Site
 
+_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+"""Of a request that another server has passed on: who sent it may not be on this machine."""
+
 
 def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
@@ -61,6 +65,8 @@ def application(options: DashboardOptions, version: str) -> Starlette:
         found = sessions.find(request.cookies.get(COOKIE, ""))
         if found is not None or request.method != "GET" or not options.is_local:
             return found
+        if any(name in request.headers for name in _FORWARDED):
+            return None
         try:  # The broker may ask for no login.
             return await opened(client, sessions, Credentials())
         except ApiProblem:

@@ -12,12 +12,14 @@ from starlette.requests import Request
 from starlette.types import Message, Receive
 
 from lakemq.broker_core.api.errors import ConfigError
+from lakemq.plugins.admin.dashboard import application
+from lakemq.plugins.admin.dashboard.client import AdminClient
 from lakemq.plugins.admin.dashboard.guard import Guard
 from lakemq.plugins.admin.dashboard.metrics import ALL_SERIES, History, totals
 from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
 from lakemq.plugins.admin.dashboard.pages import messages
 from lakemq.plugins.admin.dashboard.rendering import duration, moment, short, size
-from lakemq.plugins.admin.dashboard.sessions import SESSION_MAX_MS, Sessions
+from lakemq.plugins.admin.dashboard.sessions import SESSION_MAX_MS, Session, Sessions
 from lakemq.plugins.admin.dashboard.tables import Column, Table, as_csv, shown_of
 
 STORED = "lakemq_journal_appended_records_total"
@@ -140,6 +142,35 @@ async def test_a_query_that_is_no_text_leads_to_the_login() -> None:
     }  # fmt: skip
     await guard(scope, cast(Receive, None), send)
     assert (sent[0]["status"], dict(sent[0]["headers"])[b"location"][:6]) == (303, b"/login")
+
+
+@pytest.mark.parametrize(
+    ("headers", "statuses"),
+    [
+        ([], [404]),
+        ([(b"x-forwarded-for", b"203.0.113.9")], [303]),
+        ([(b"forwarded", b"for=203.0.113.9")], [303]),
+    ],
+)
+async def test_nobody_is_let_in_without_a_login_by_another_server(
+    headers: list[tuple[bytes, bytes]], statuses: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def opened(client: AdminClient, sessions: Sessions, who: Credentials) -> Session:
+        return sessions.open(who, "anonymous", (), ())
+
+    monkeypatch.setattr(application, "opened", opened)
+    app = application.application(DashboardOptions("http://127.0.0.1:1"), "0")
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "GET", "path": "/no-such-page", "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1:9705"), *headers],
+    }  # fmt: skip
+    await app(scope, cast(Receive, None), send)
+    assert [each["status"] for each in sent if "status" in each] == statuses
 
 
 def stored(value: str) -> dict[str, object]:
