@@ -26,7 +26,7 @@ from lakemq.broker_core.api.administration.routes import (
     PageQuery,
     expect,
 )
-from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.errors import LakeMQError, Unavailable
 from lakemq.plugins.admin.api.peers import PeerCall, PeerCalls
 from lakemq.plugins.admin.api.problems import problem_of
 
@@ -177,9 +177,13 @@ def _json(row: BaseModel, fields: set[str] | None) -> bytes:
 
 
 def _decoded(body: bytes) -> _Part:
-    """Raises ValueError for what no node of this version says."""
+    """Raises Unavailable for what no node of this version says."""
     head, *rows = body.split(b"\n")
-    found: Mapping[str, Any] = json.loads(head)
-    return _Part(
-        rows, [Place(*each) for each in found["places"]], bool(found["more"]), int(found["total"])
-    )
+    try:
+        found: Mapping[str, Any] = json.loads(head)
+        places = [Place(*each) for each in found["places"]]
+        if len(places) != len(rows):
+            raise ValueError(f"{len(places)} places of {len(rows)} rows")
+        return _Part(rows, places, bool(found["more"]), int(found["total"]))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise Unavailable(f"its answer can't be read: {error!r}"[:200]) from None

@@ -33,6 +33,7 @@ from lakemq.broker_core.api.types import (
     Rule,
 )
 from lakemq.plugins.admin import plugin
+from lakemq.plugins.admin.api.peers import PeerReply
 from lakemq.plugins.admin.api.problems import Problem
 from lakemq.plugins.admin.api.repeats import REMEMBERED_MS, Repeats
 from lakemq.plugins.admin.api.service import AdminService, Call, Reply
@@ -164,6 +165,22 @@ async def test_a_node_that_does_not_answer_is_named() -> None:
     with pytest.raises(Problem, match="not reached") as caught:
         await cluster.ask("n1", "GET", "things", node="n2")
     assert (caught.value.status, caught.value.answer.retriable) == (503, True)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"[]", b"{}", b"[" * 5_000, b'{"places":[[1]],"more":false,"total":1}']
+)
+async def test_an_answer_that_can_not_be_read_costs_its_own_rows_alone(answer: bytes) -> None:
+    cluster = Cluster({"n1": {"a": 1}, "n2": {"b": 5}})
+
+    async def said(request: bytes) -> bytes:
+        return PeerReply(200, answer, {}).encode()
+
+    cluster.nodes["n2"].answer = said
+    page = json.loads((await cluster.ask("n1", "GET", "things")).body)
+    assert [each["name"] for each in page["data"]] == ["a"]
+    (missing,) = page["meta"]["missing"]
+    assert missing["node"] == "n2" and "can't be read" in missing["reason"]
 
 
 async def test_a_request_goes_to_the_node_that_it_names() -> None:
