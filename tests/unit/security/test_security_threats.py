@@ -16,6 +16,7 @@ UNIT: Final = "unit/security/test_security_"
 NODE: Final = "integration/security/test_security_node.py"
 INTERNAL: Final = "integration/node/test_internal_topics.py"
 PEERS: Final = "integration/cluster/test_peer_streams.py"
+ADMIN_COSTS: Final = "unit/admin/test_admin_costs.py"
 WRONG_PEERS: Final = "unit/broker_core/cluster/test_wrong_peers.py"
 CERTIFICATES: Final = "integration/meta/test_meta_certificates.py"
 
@@ -171,6 +172,7 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
         f"{NODE}::test_the_http_admin_asks_who_one_is",
         "integration/admin/test_admin_limits.py"
         "::test_names_of_degraded_partitions_are_for_those_who_may_ask",
+        "unit/admin/test_admin_roles.py::test_every_route_is_for_the_roles_that_it_should_be_for",
     ),
     "admin-browser": (
         "integration/admin/test_admin_limits.py::test_a_name_that_is_not_ours_reads_nothing",
@@ -179,10 +181,17 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
     "admin-audit": (
         "integration/admin/test_admin_resources.py::test_changes_are_in_the_audit_log",
         "unit/admin/test_admin_service.py::test_changes_are_audited_without_secrets",
+        "integration/admin/test_admin_limits.py"
+        "::test_a_change_that_is_not_allowed_is_in_the_audit_log",
+        f"{ADMIN_COSTS}::test_a_change_is_in_the_audit_log_whatever_was_asked",
+        f"{ADMIN_COSTS}::test_refused_changes_of_one_caller_do_not_fill_the_disk",
     ),
     "admin-bounds": (
         "integration/admin/test_admin_limits.py::test_a_connection_that_asks_nothing_is_closed",
         "integration/admin/test_admin_limits.py::test_one_address_does_not_take_all_connections",
+        f"{ADMIN_COSTS}::test_who_reads_records_of_another_node_keeps_no_operator_out",
+        f"{ADMIN_COSTS}::test_a_query_of_thousands_of_parameters_costs_no_time",
+        f"{ADMIN_COSTS}::test_no_body_that_an_answer_could_not_hold_is_taken",
     ),
 }
 """Anchor (without `threat-`) -> tests that fail where the line does not hold."""
