@@ -262,6 +262,8 @@ def _add_plugin_commands() -> None:
     groups = {group.name: group.typer_instance for group in app.registered_groups}
     for name, command in [*found, *spark_commands()]:
         group = groups.get(name)
+        if group is command:
+            continue  # added before: a second time would double its commands
         if isinstance(command, typer.Typer) and group is not None:
             # Beside the commands that the group has already.
             group.registered_commands += command.registered_commands

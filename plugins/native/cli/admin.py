@@ -18,7 +18,9 @@ from lakemq.broker_core.api.command_line import (
     print_table,
     say,
 )
-from lakemq.plugins.native.cli.commands import MinInSync, Replicas, client_of, topic
+from lakemq.plugins.native.cli.commands import MinInSync, Replicas, topic
+from lakemq.plugins.native.cli.completion import TopicName
+from lakemq.plugins.native.cli.connection import client_of
 from lakemq.plugins.native.sdk import SyncClient, TopicOffsets
 
 cluster = typer.Typer()
@@ -33,7 +35,7 @@ def _cluster() -> None:
 @topic.command("alter")
 @option_groups
 def alter_topic(
-    name: str,
+    name: TopicName,
     config: Annotated[
         list[str] | None,
         typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic setting; repeatable."),
@@ -64,7 +66,7 @@ def alter_topic(
 @topic.command("add-partitions")
 @option_groups
 def add_partitions(
-    name: str,
+    name: TopicName,
     partitions: Annotated[int, typer.Argument(min=1, help="How many there shall be in all.")],
     *,
     broker: BrokerOptions,
@@ -79,7 +81,7 @@ def add_partitions(
 @topic.command("delete-records")
 @option_groups
 def delete_records(
-    name: str,
+    name: TopicName,
     before: Annotated[
         str,
         typer.Option(

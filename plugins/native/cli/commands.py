@@ -1,11 +1,7 @@
-"""`lakemq topic`: topics from the command line; and how commands open a client."""
+"""`lakemq topic`: topics from the command line."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Annotated, Final
 
 import typer
@@ -14,17 +10,15 @@ from lakemq.broker_core.api.command_line import (
     BrokerOptions,
     Yes,
     confirm,
-    fail,
     is_json,
     option_groups,
     print_json,
     print_table,
     say,
-    secret,
 )
-from lakemq.broker_core.api.errors import LakeMQError
-from lakemq.plugins.native.sdk import PartitionOffsets, SyncClient, Tls, TopicOffsets
-from lakemq.plugins.native.sdk.net.login import Login, login_of
+from lakemq.plugins.native.cli.completion import TopicName
+from lakemq.plugins.native.cli.connection import client_of
+from lakemq.plugins.native.sdk import PartitionOffsets, TopicOffsets
 
 topic = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, delete topics.")
 
@@ -39,56 +33,6 @@ MinInSync = Annotated[
         "--min-isr", min=1, help="Replicas that must be in sync to acknowledge as replicated."
     ),
 ]
-
-
-class Terminated(BaseException):
-    """SIGTERM, where Ctrl-C would be a KeyboardInterrupt."""
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """SIGTERM ends what runs inside as Ctrl-C does, with exit code 143."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def client_of(broker: BrokerOptions) -> Iterator[SyncClient]:
-    """A client as the options say, whose errors end the command with one line."""
-    try:
-        with SyncClient(
-            broker.bootstrap, timeout_s=10, tls=tls_of(broker), login=_login(broker)
-        ) as client:
-            yield client
-    except LakeMQError as error:
-        fail(error)
-    except KeyboardInterrupt:
-        raise typer.Exit(128 + signal.SIGINT) from None
-    except Terminated:
-        raise typer.Exit(128 + signal.SIGTERM) from None
-
-
-def tls_of(broker: BrokerOptions) -> Tls | None:
-    """TLS if one of its files is named."""
-    files = (broker.tls_ca or None, broker.tls_cert or None, broker.tls_key or None)
-    return Tls(*files) if any(files) else None
-
-
-def _login(broker: BrokerOptions) -> Login | None:
-    mechanism = secret("MECHANISM") or "PLAIN"
-    return login_of(
-        secret("TOKEN"),
-        broker.username or None,
-        secret("PASSWORD"),
-        mechanism,  # type: ignore[arg-type]  # checked by the SDK
-    )
 
 
 @topic.command("create")
@@ -134,7 +78,7 @@ def list_topics(broker: BrokerOptions) -> None:
 
 @topic.command("describe")
 @option_groups
-def describe_topic(name: str, *, broker: BrokerOptions) -> None:
+def describe_topic(name: TopicName, *, broker: BrokerOptions) -> None:
     """Show a topic's partitions and settings."""
     with client_of(broker) as client:
         found = client.describe_topic(name)
@@ -174,7 +118,7 @@ def _row(each: PartitionOffsets) -> tuple[object, ...]:
 @topic.command("delete")
 @option_groups
 def delete_topic(
-    name: str,
+    name: TopicName,
     yes: Yes = False,
     *,
     broker: BrokerOptions,

@@ -19,7 +19,8 @@ from lakemq.broker_core.api.command_line import (
     time_ms,
 )
 from lakemq.broker_core.api.errors import LakeMQError, UnknownPartition
-from lakemq.plugins.native.cli.commands import client_of, terminable
+from lakemq.plugins.native.cli.completion import group_names, topic_names
+from lakemq.plugins.native.cli.connection import client_of, terminable
 from lakemq.plugins.native.cli.record_text import (
     TEMPLATE_HELP,
     Printed,
@@ -52,10 +53,21 @@ Header = Annotated[
     typer.Option("--header", "-H", metavar="NAME=VALUE", help="Only with it; repeatable."),
 ]
 
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        "-g",
+        metavar="NAME",
+        help="Read as a member, commit.",
+        autocompletion=group_names,
+    ),
+]
+
 
 @option_groups
 def consume(
-    topic_name: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic_name: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)],
     start: Annotated[
         str, typer.Option("--from", metavar="PLACE", help="earliest, latest or an offset.")
     ] = "earliest",
@@ -63,10 +75,7 @@ def consume(
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, help="Default: all of them.")
     ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option("--group", "-g", metavar="NAME", help="Read as a member, commit."),
-    ] = None,
+    group: Group = None,
     key: Annotated[
         str | None, typer.Option("--key", "-k", help="Only records with this key.")
     ] = None,

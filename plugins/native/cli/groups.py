@@ -19,7 +19,8 @@ from lakemq.broker_core.api.command_line import (
     print_table,
     say,
 )
-from lakemq.plugins.native.cli.commands import client_of
+from lakemq.plugins.native.cli.completion import GroupName, topic_names
+from lakemq.plugins.native.cli.connection import client_of
 from lakemq.plugins.native.sdk import GroupDescription, SyncClient, TopicPartition
 
 group = typer.Typer(no_args_is_help=True, help="List, describe, reset and delete consumer groups.")
@@ -37,7 +38,7 @@ def list_groups(broker: BrokerOptions) -> None:
 
 @group.command("describe")
 @option_groups
-def describe_group(name: str, *, broker: BrokerOptions) -> None:
+def describe_group(name: GroupName, *, broker: BrokerOptions) -> None:
     """Show a group's members, and its committed offset in every partition."""
     with client_of(broker) as client:
         found = client.describe_group(name)
@@ -69,8 +70,13 @@ def _print_offsets(found: GroupDescription) -> None:
 @group.command("reset-offsets")
 @option_groups
 def reset_offsets(
-    name: str,
-    topic: Annotated[str, typer.Option("--topic", "-t", help="Topic whose offsets are set.")],
+    name: GroupName,
+    topic: Annotated[
+        str,
+        typer.Option(
+            "--topic", "-t", help="Topic whose offsets are set.", autocompletion=topic_names
+        ),
+    ],
     to: Annotated[
         str, typer.Option("--to", help="earliest, latest, an offset, or time:MS (since 1970, UTC).")
     ],
@@ -117,7 +123,7 @@ def _resolved(
 @group.command("delete")
 @option_groups
 def delete_group(
-    name: str,
+    name: GroupName,
     yes: Yes = False,
     *,
     broker: BrokerOptions,

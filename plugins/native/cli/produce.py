@@ -22,7 +22,8 @@ from lakemq.broker_core.api.command_line import (
 )
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.records.batch import BODY_MAX_BYTES
-from lakemq.plugins.native.cli.commands import client_of
+from lakemq.plugins.native.cli.completion import topic_names
+from lakemq.plugins.native.cli.connection import client_of
 from lakemq.plugins.native.cli.line_reader import LineReader
 from lakemq.plugins.native.cli.record_text import headers_of, record_of_json
 from lakemq.plugins.native.sdk import NewRecord
@@ -71,7 +72,7 @@ Partition = Annotated[
 
 @option_groups
 def produce(
-    topic_name: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic_name: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)],
     value: Annotated[
         str | None, typer.Option("--value", "-v", help="One record, then end.")
     ] = None,

@@ -18,11 +18,15 @@ from lakemq.broker_core.api.command_line import (
     print_table,
     say,
 )
-from lakemq.plugins.native.cli.commands import client_of
+from lakemq.plugins.native.cli.completion import QueueName, topic_names
+from lakemq.plugins.native.cli.connection import client_of
 from lakemq.plugins.native.sdk import QueueOptions
 
 queue = typer.Typer(no_args_is_help=True, help="List, describe, alter, reset and delete queues.")
-Topic = Annotated[str, typer.Option("--topic", "-t", help="Topic of the queue.")]
+Topic = Annotated[
+    str,
+    typer.Option("--topic", "-t", help="Topic of the queue.", autocompletion=topic_names),
+]
 
 
 @queue.command("list")
@@ -40,7 +44,7 @@ def list_queues(broker: BrokerOptions) -> None:
 
 @queue.command("describe")
 @option_groups
-def describe_queue(group: str, topic: Topic, *, broker: BrokerOptions) -> None:
+def describe_queue(group: QueueName, topic: Topic, *, broker: BrokerOptions) -> None:
     """Show a queue's offsets and counts in every partition, and its settings."""
     with client_of(broker) as client:
         queues = client.admin.queues(group, topic)
@@ -70,7 +74,7 @@ def describe_queue(group: str, topic: Topic, *, broker: BrokerOptions) -> None:
 @queue.command("alter")
 @option_groups
 def alter_queue(
-    group: str,
+    group: QueueName,
     topic: Topic,
     lock_ms: Annotated[int | None, typer.Option(help="Time for one record (ms).")] = None,
     attempts_max: Annotated[
@@ -104,7 +108,7 @@ def alter_queue(
 @queue.command("reset")
 @option_groups
 def reset_queue(
-    group: str,
+    group: QueueName,
     topic: Topic,
     to: Annotated[
         str, typer.Option("--to", help="earliest, latest, an offset, or time:MS (since 1970, UTC).")
@@ -137,7 +141,7 @@ def reset_queue(
 @queue.command("delete")
 @option_groups
 def delete_queue(
-    group: str,
+    group: QueueName,
     topic: Topic,
     yes: Yes = False,
     *,

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from lakemq.broker_core.api.command_line import BrokerOptions, option_groups, print_table, say
-from lakemq.plugins.native.cli.commands import client_of
+from lakemq.plugins.native.cli.completion import topic_names
+from lakemq.plugins.native.cli.connection import client_of
 
 schedule = typer.Typer(no_args_is_help=True, help="List and cancel scheduled records.")
 
@@ -16,7 +17,9 @@ schedule = typer.Typer(no_args_is_help=True, help="List and cancel scheduled rec
 @schedule.command("list")
 @option_groups
 def list_waiting(
-    topic: Annotated[str, typer.Option("--topic", help="Only of this topic.")] = "",
+    topic: Annotated[
+        str, typer.Option("--topic", help="Only of this topic.", autocompletion=topic_names)
+    ] = "",
     count_max: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000)] = 100,
     *,
     broker: BrokerOptions,

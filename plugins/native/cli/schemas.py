@@ -19,7 +19,7 @@ from lakemq.broker_core.api.command_line import (
     print_table,
     say,
 )
-from lakemq.plugins.native.cli.commands import client_of
+from lakemq.plugins.native.cli.connection import client_of
 
 schema = typer.Typer(no_args_is_help=True, help="Register, list, get, check and delete schemas.")
 Kind = Annotated[

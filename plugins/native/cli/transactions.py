@@ -16,7 +16,7 @@ from lakemq.broker_core.api.command_line import (
     print_table,
     say,
 )
-from lakemq.plugins.native.cli.commands import client_of
+from lakemq.plugins.native.cli.connection import client_of
 
 transaction = typer.Typer(
     no_args_is_help=True, help="List and abort staged batches and transactions."

@@ -1,0 +1,157 @@
+"""Goal: Tab completes commands and the names of the broker that runs, in a real shell; where no
+broker answers a shell sees nothing, soon. Colours are for terminals that want them.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+from typer.testing import CliRunner
+
+import lakemq
+from lakemq.cli.main import _add_plugin_commands, app
+from tests.support.node.node import NodeProcess, unique
+
+LAKEMQ: Final = Path(sys.executable).with_name("lakemq")
+FORCING: Final = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS"}
+PLAIN: Final = {name: value for name, value in os.environ.items() if name not in FORCING}
+COLOUR: Final = re.compile(rb"\x1b\[[0-9;]*3[0-7]m")
+
+
+class Terminal:
+    """A program that has a terminal of 200 columns."""
+
+    def __init__(self, *words: str, environment: dict[str, str]) -> None:
+        ours, theirs = pty.openpty()
+        wanted = {**PLAIN, "COLUMNS": "200", "TERM": "xterm", **environment}
+        self._process = subprocess.Popen(
+            words, stdin=theirs, stdout=theirs, stderr=theirs, env=wanted, start_new_session=True
+        )
+        os.close(theirs)
+        self._file = ours
+
+    def type(self, text: str) -> None:
+        os.write(self._file, text.encode())
+
+    def read(self, until: str | None = None, within_s: float = 60.0) -> bytes:
+        """What it prints up to and with `until`; without, up to its end."""
+        found, deadline = b"", time.monotonic() + within_s
+        while until is None or until.encode() not in found:
+            left = deadline - time.monotonic()
+            assert left > 0 and select.select([self._file], [], [], left)[0], found
+            try:
+                found += os.read(self._file, 4096)
+            except OSError:  # Linux: its end
+                assert until is None, found
+                break
+        return found
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._file)
+
+
+@pytest.fixture
+def names(client: lakemq.SyncClient) -> tuple[str, str]:
+    """A topic, and a group that has committed in it."""
+    topic, group = unique("completed-topic"), unique("completed-group")
+    client.create_topic(topic)
+    client.reset_offsets(group, {lakemq.TopicPartition(topic, 0): 0})
+    return topic, group
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_tab_in_bash(node: NodeProcess, names: tuple[str, str]) -> None:
+    path = f"{LAKEMQ.parent}:{os.environ['PATH']}"
+    shell = Terminal(
+        "bash", "--norc", "--noprofile", "-i",
+        environment={"PATH": path, "PS1": "", "LAKEMQ_BOOTSTRAP": node.native},
+    )  # fmt: skip
+    try:
+        shell.type('eval "$(lakemq --show-completion bash)"; echo "rea""dy"\n')
+        shell.read(until="ready")
+        for typed, name in (("topic desc", "topic describe"), ("group delete completed-g", "")):
+            shell.type(f"lakemq {typed}\t")
+            shell.type('\x01echo "\x05"done""\n')  # to the line's begin, and to its end
+            wanted = f"lakemq {name or f'group delete {names[1]}'} done"
+            assert wanted.encode() in shell.read(until="done\r\n")
+    finally:
+        shell.end()
+
+
+_with_plugins = cache(_add_plugin_commands)
+
+
+def complete(shell: str, line: str) -> str:
+    """What `lakemq` tells the script of a shell in which this line is typed."""
+    _with_plugins()
+    asked = {
+        "_LAKEMQ_COMPLETE": f"complete_{shell}",
+        "_TYPER_COMPLETE_ARGS": f"lakemq {line}",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    run = CliRunner().invoke(app, [], prog_name="lakemq", env=asked)
+    assert run.stderr == ""
+    return run.stdout
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_names_for_other_shells(shell: str, node: NodeProcess, names: tuple[str, str]) -> None:
+    topic, group = names
+    there = f"--bootstrap {node.native}"
+    for line, name in (
+        (f"consume {there} {topic}", topic),
+        (f"produce {there} completed-t", topic),
+        (f"consume {topic} {there} --group completed-g", group),
+        (f"group reset-offsets {there} {group} --topic completed-t", topic),
+    ):
+        assert name in complete(shell, line), line
+    assert names[0] not in complete(shell, f"consume {there} completed-g")
+    assert "__" not in complete(shell, f"topic describe {there} ")
+    assert "version" in complete(shell, "ver")
+
+
+def test_no_broker_is_no_name_and_no_word() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert complete("fish", f"topic describe --bootstrap {address} a").strip() == ""
+        assert time.monotonic() - began < 8
+    assert complete("fish", "topic describe --bootstrap 127.0.0.1:1 a").strip() == ""
+    assert complete("fish", "topic describe --bootstrap nonsense --tls-ca /none a").strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colours_on_a_terminal(environment: dict[str, str], coloured: bool) -> None:
+    terminal = Terminal(str(LAKEMQ), "version", "--help", environment=environment)
+    try:
+        printed = terminal.read()
+    finally:
+        terminal.end()
+    assert b"Print the version" in printed
+    assert (COLOUR.search(printed) is not None) == coloured
+    assert coloured or "TERM" not in environment or b"\x1b" not in printed
+
+
+def test_no_colours_in_a_pipe() -> None:
+    environment = {**PLAIN, "TERM": "xterm"}
+    run = subprocess.run(
+        [LAKEMQ, "version", "--help"], env=environment, capture_output=True, check=True
+    )
+    assert b"Print the version" in run.stdout and b"\x1b" not in run.stdout
