@@ -12,6 +12,7 @@ from pathlib import Path
 from grpc_tools import protoc
 
 from tests.support.mqtt import conformance as mqtt_conformance
+from tools.commands_page import commands_page
 from tools.configuration_page import configuration_page
 from tools.metrics_page import metrics_page
 from tools.openapi_page import openapi_page
@@ -35,6 +36,7 @@ PROTOS = (
 )
 PAGES = {
     "docs/openapi.json": openapi_page,
+    "docs/commands.md": commands_page,
     "docs/configuration.md": configuration_page,
     "docs/metrics.md": metrics_page,
     "docs/mqtt-conformance.md": mqtt_conformance.page,
