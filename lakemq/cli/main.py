@@ -35,6 +35,7 @@ from lakemq.cli.explain_commands import explain
 from lakemq.cli.meta_commands import meta
 from lakemq.cli.node_commands import node
 from lakemq.cli.overview.status import status
+from lakemq.cli.overview.top import top
 from lakemq.cli.partition_commands import partition
 from lakemq.cli.quota_commands import quota
 from lakemq.cli.user_commands import user
@@ -69,6 +70,7 @@ app.command("explain")(explain)
 app.command("init")(init)
 app.command("doctor")(doctor)
 app.command("status")(status)
+app.command("top")(top)
 
 ConfigFile = Annotated[
     Path | None,

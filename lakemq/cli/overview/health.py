@@ -66,7 +66,8 @@ def _of_partitions(found: Reading) -> Iterator[Check]:
         count = found.cluster["lacks"].get(lack, 0)
         if count:
             named = ", ".join(found.lacking.get(lack, ()))
-            yield Check("partitions", state, f"{count:,} {lack}: {named}", advice)
+            said = f"{count:,} {lack}" + (f": {named}" if named else "")
+            yield Check("partitions", state, said, advice)
 
 
 def _of_the_rest(found: Reading) -> Iterator[Check]:

@@ -22,6 +22,7 @@ ELSEWHERE: Final = {
     "doctor": "tests/unit/test_doctor.py",
     "export": "needs Spark",
     "meta restore": "takes a folder",
+    "top": "tests/integration/cli/test_top.py",
 }
 """Not run here, and why."""
 BROKER, META, ADMIN, NONE = "bootstrap", "address", "admin", ""

@@ -5,16 +5,12 @@ broker answers a shell sees nothing, soon. Colours are for terminals that want t
 from __future__ import annotations
 
 import os
-import pty
 import re
-import select
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -23,45 +19,9 @@ from typer.testing import CliRunner
 import lakemq
 from lakemq.cli.main import _add_plugin_commands, app
 from tests.support.node.node import NodeProcess, unique
+from tests.support.terminal import LAKEMQ, PLAIN, Terminal
 
-LAKEMQ: Final = Path(sys.executable).with_name("lakemq")
-FORCING: Final = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS"}
-PLAIN: Final = {name: value for name, value in os.environ.items() if name not in FORCING}
 COLOUR: Final = re.compile(rb"\x1b\[[0-9;]*3[0-7]m")
-
-
-class Terminal:
-    """A program that has a terminal of 200 columns."""
-
-    def __init__(self, *words: str, environment: dict[str, str]) -> None:
-        ours, theirs = pty.openpty()
-        wanted = {**PLAIN, "COLUMNS": "200", "TERM": "xterm", **environment}
-        self._process = subprocess.Popen(
-            words, stdin=theirs, stdout=theirs, stderr=theirs, env=wanted, start_new_session=True
-        )
-        os.close(theirs)
-        self._file = ours
-
-    def type(self, text: str) -> None:
-        os.write(self._file, text.encode())
-
-    def read(self, until: str | None = None, within_s: float = 60.0) -> bytes:
-        """What it prints up to and with `until`; without, up to its end."""
-        found, deadline = b"", time.monotonic() + within_s
-        while until is None or until.encode() not in found:
-            left = deadline - time.monotonic()
-            assert left > 0 and select.select([self._file], [], [], left)[0], found
-            try:
-                found += os.read(self._file, 4096)
-            except OSError:  # Linux: its end
-                assert until is None, found
-                break
-        return found
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        os.close(self._file)
 
 
 @pytest.fixture
