@@ -32,6 +32,7 @@ from lakemq.cli.cluster_commands import cluster
 from lakemq.cli.configuration.init import init
 from lakemq.cli.doctor import doctor
 from lakemq.cli.explain_commands import explain
+from lakemq.cli.load.bench import bench
 from lakemq.cli.meta_commands import meta
 from lakemq.cli.node_commands import node
 from lakemq.cli.overview.status import status
@@ -71,6 +72,7 @@ app.command("init")(init)
 app.command("doctor")(doctor)
 app.command("status")(status)
 app.command("top")(top)
+app.command("bench")(bench)
 
 ConfigFile = Annotated[
     Path | None,

@@ -63,11 +63,13 @@ def top(
     except Refused as refusal:
         fail(refusal, refusal.exit_code, code=refusal.code)
     # SIGTERM leaves by `Live`, too, which gives the terminal back as it was.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         _follow(sampler, view, interval, groups)
     except KeyboardInterrupt:
         raise typer.Exit(128 + signal.SIGINT) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _follow(sampler: Sampler, view: View, interval_s: float, groups: int) -> None:

@@ -17,6 +17,7 @@ from tests.support.node.node import NodeProcess, unique
 
 ELSEWHERE: Final = {
     "start": "tests/integration/node/test_command.py",
+    "bench": "tests/integration/cli/test_bench.py",
     "cluster demo": "starts nodes",
     "dashboard": "serves until it is ended",
     "doctor": "tests/unit/test_doctor.py",

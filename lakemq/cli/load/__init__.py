@@ -1,0 +1,1 @@
+"""A quick load of the user's own broker."""
