@@ -6,14 +6,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from lakemq.broker_core.api.admin_client import Refused
 from lakemq.broker_core.api.command_line import (
@@ -26,6 +21,9 @@ from lakemq.broker_core.api.command_line import (
 )
 from lakemq.cli.overview.health import alarms, health
 from lakemq.cli.overview.sampling import STEPS, Sampler, View
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 _NODES: Final = (
     "node", "state", "leads", "cpu", "disk", "clients", "stored/s", "stored kB/s", "read kB/s",
@@ -62,6 +60,8 @@ def top(
             return
     except Refused as refusal:
         fail(refusal, refusal.exit_code, code=refusal.code)
+    except KeyboardInterrupt:
+        raise typer.Exit(128 + signal.SIGINT) from None
     # SIGTERM leaves by `Live`, too, which gives the terminal back as it was.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
@@ -73,8 +73,18 @@ def top(
 
 
 def _follow(sampler: Sampler, view: View, interval_s: float, groups: int) -> None:
+    from rich.live import Live  # here: other commands begin sooner without
+
+    from lakemq.cli.overview.screen import screen
+
+    def drawn(problem: str = "") -> RenderableType:
+        tables = ((_NODES, _node_rows(view)), (_GROUPS, _group_rows(view, groups)))
+        return screen(_head(view), tables, problem)
+
     due_s = time.monotonic()
-    with Live(_screen(view, groups, ""), screen=True, auto_refresh=False) as live:
+    live = Live(drawn(), screen=True, auto_refresh=False)
+    try:  # not `with`: a signal that comes while it begins must give the terminal back, too
+        live.start(refresh=True)
         while True:
             due_s = max(due_s + interval_s, time.monotonic())
             problem = ""
@@ -82,8 +92,10 @@ def _follow(sampler: Sampler, view: View, interval_s: float, groups: int) -> Non
                 view = sampler.sample()
             except Refused as refusal:
                 problem = f"{time.strftime('%H:%M:%S')} {refusal}; what is below is older"
-            live.update(_screen(view, groups, problem), refresh=True)
+            live.update(drawn(problem), refresh=True)
             time.sleep(max(0.0, due_s - time.monotonic()))
+    finally:
+        live.stop()
 
 
 def _print(view: View, groups: int) -> None:
@@ -102,28 +114,6 @@ def _print(view: View, groups: int) -> None:
     if view.reading.groups:
         typer.echo("")
         print_table(_GROUPS, _group_rows(view, groups))
-
-
-def _screen(view: View, groups: int, problem: str) -> RenderableType:
-    """For a terminal; what is too long for it is cut off at the end."""
-    parts: list[RenderableType] = [Text(problem, "bold red")] if problem else []
-    parts += [Text(line, no_wrap=True) for line in _head(view)]
-    parts += [_table(_NODES, _node_rows(view)), _table(_GROUPS, _group_rows(view, groups))]
-    return Group(*parts)
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="reverse")
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place < 2 else "right", no_wrap=True)
-    for row in rows:
-        # As text: names come from the network, and brackets would be markup.
-        table.add_row(*(Text(_cell(cell)) for cell in row))
-    return table
-
-
-def _cell(value: object) -> str:
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _head(view: View) -> list[str]:
