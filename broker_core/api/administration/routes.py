@@ -184,6 +184,9 @@ class AdminRoute:
     """False: a method other than `GET` that changes no setting and no state of an operator's."""
     takes: tuple[str, ...] = ("application/json",)
     """Content types of the body."""
+    tagged: bool = False
+    """`GET`: the answer has an entity tag (RFC 9110, 8.8.3). Otherwise `If-Match` is compared with
+    the tag that a `GET` of the same path would have now; a `PATCH` answers as that `GET` would."""
 
 
 ItemT = TypeVar("ItemT")

@@ -135,6 +135,23 @@ def _operation(entry: Entry, refs: Any) -> dict[str, Any]:
             }
         )  # fmt: skip
         operation["requestBody"] = _request_body(route, refs)
+    if isinstance(route, AdminRoute) and route.tagged:
+        operation["parameters"].append(
+            {
+                "name": "If-Match",
+                "in": "header",
+                "description": "`*`, or ETags by commas: 412 where the resource has none of them "
+                "now.",
+                "schema": {"type": "string"},
+            }
+        )
+        if route.method in ("GET", "PATCH"):
+            operation["responses"]["200"]["headers"] = {
+                "ETag": {
+                    "description": "Strong: another one where anything of the answer is another.",
+                    "schema": {"type": "string"},
+                }
+            }
     if not operation["parameters"]:
         del operation["parameters"]
     return operation

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
@@ -29,6 +31,7 @@ from lakemq.broker_core.api.administration.routes import (
 )
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal, Resource
+from lakemq.plugins.admin.api.conditions import check_match, tag_of
 from lakemq.plugins.admin.api.lists import Lists
 from lakemq.plugins.admin.api.peers import (
     FORWARDED_WAIT_MAX_MS,
@@ -60,6 +63,8 @@ class Call:
     principal: Principal
     context: AccessContext
     idempotency_key: str = ""
+    if_match: str = ""
+    """Looked at by routes that are tagged."""
 
 
 class Reply(NamedTuple):
@@ -81,6 +86,8 @@ class AdminService:
         self._peers = PeerCalls(node)
         self._lists = Lists(node, self._peers, pause)
         self._repeats = Repeats(node.now_ms)
+        self._turns = WeakValueDictionary[tuple[str, ...], asyncio.Lock]()
+        """Of tagged resources that are being changed."""
         node.answer_peers(self._answer_peer)
 
     async def serve(self, call: Call) -> Reply:
@@ -107,7 +114,7 @@ class AdminService:
                     call.path,
                     call.idempotency_key,
                 ),
-                (call.query, call.body),
+                (call.query, call.body, call.if_match),
                 lambda: self._carried_out(call, match, route),
             )
         return await self._carried_out(call, match, route)
@@ -123,7 +130,10 @@ class AdminService:
                 notes.update(reply.notes)
                 answer = Reply(reply.status, reply.body)
             else:
-                answer = await self._here(route, request)
+                if route.tagged:
+                    answer = await self._tagged(call, route, request)
+                else:
+                    answer = await self._here(route, request)
                 notes.update(request.notes)
         except Problem as problem:
             await self._audit(call, match, _asked(request), problem, notes)
@@ -139,6 +149,34 @@ class AdminService:
             raise problem_of(error) from None
         status = 200 if _is_dry(request.asked) else route.status
         return Reply(status, b"" if status == 204 else to_json(found))
+
+    async def _tagged(self, call: Call, route: AdminRoute, request: AdminRequest) -> Reply:
+        """The same of a resource with an entity tag. Raises Problem."""
+        if route.method == "GET":
+            reply = await self._here(route, request)
+            tag = tag_of(reply.body)
+            check_match(call.if_match, tag)
+            return reply._replace(headers={"ETag": tag})
+        # One after the other: nothing changes it between the comparison and the change.
+        async with self._turns.setdefault((route.path, *request.path.values()), asyncio.Lock()):
+            if call.if_match:
+                check_match(call.if_match, await self._tag_now(route, request))
+            reply = await self._here(route, request)
+        if route.method != "PATCH" or _is_dry(request.asked):
+            return reply
+        return reply._replace(headers={"ETag": tag_of(reply.body)})
+
+    async def _tag_now(self, route: AdminRoute, request: AdminRequest) -> str | None:
+        """None: what a PUT would make does not exist. Raises Problem."""
+        shown = replace(request, asked=NoQuery(), given=None, notes={})
+        try:
+            return tag_of(to_json(await self.table.shown(route).answer(shown)))
+        except LakeMQError as error:
+            problem = problem_of(error)
+        if problem.status == 404 and route.method == "PUT":
+            return None
+        # What would be answered without a condition comes before it (RFC 9110, 13.2.1).
+        raise problem
 
     async def _elsewhere(self, owner: str, call: Call, route: AdminRoute) -> PeerReply:
         """Raises Problem."""

@@ -68,6 +68,23 @@ class RouteTable:
                 )
             seen.add(key)
             self._by_size.setdefault(len(entry.parts), []).append(entry)
+        self._shown = {
+            entry.route.path: entry.route
+            for entry in self.entries
+            if isinstance(entry.route, AdminRoute)
+            and entry.route.tagged
+            and entry.route.method == "GET"
+        }
+        for entry in self.entries:
+            route = entry.route
+            if not isinstance(route, AdminRoute) or not route.tagged:
+                continue
+            # `If-Match` does not travel to other nodes.
+            if route.path not in self._shown or route.own or route.owner is not None:
+                raise PluginError(
+                    f"admin: route {route.method} {route.path} is tagged: there must be a tagged "
+                    "GET of its path, and each node must be able to carry it out"
+                )
         for entries in self._by_size.values():
             entries.sort(key=lambda each: [part.startswith("{") for part in each.parts])
 
@@ -94,6 +111,10 @@ class RouteTable:
             405, "METHOD_NOT_ALLOWED", f"{method} is not for this path; it takes {names}",
             headers={"Allow": names},
         )  # fmt: skip
+
+    def shown(self, changing: AdminRoute) -> AdminRoute:
+        """The `GET` of the path of a tagged route."""
+        return self._shown[changing.path]
 
 
 def _matched(entry: Entry, parts: Sequence[str]) -> dict[str, str] | None:

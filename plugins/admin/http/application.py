@@ -124,6 +124,7 @@ class AdminApplication:
         return Call(
             request.method, short, list(request.query.items()), body, content_type, principal,
             context, request.headers.get("Idempotency-Key", ""),
+            ", ".join(request.headers.getall("If-Match", ())),
         )  # fmt: skip
 
 

@@ -183,10 +183,11 @@ class AccessRoutes:
                          summary="List users that the MetaService keeps."),
             AdminRoute("POST", "users", self.add_user, UserAnswer, ChangeQuery, NewUser,
                        need=_GRANT, status=201),
-            AdminRoute("GET", user, self.user, UserAnswer, NoQuery),
+            AdminRoute("GET", user, self.user, UserAnswer, NoQuery, tagged=True),
             AdminRoute("PATCH", user, self.change_user, UserAnswer, NoQuery, UserChanges,
-                       need=_GRANT),
-            AdminRoute("DELETE", user, self.delete_user, DeletedEntry, ChangeQuery, need=_GRANT),
+                       need=_GRANT, tagged=True),
+            AdminRoute("DELETE", user, self.delete_user, DeletedEntry, ChangeQuery, need=_GRANT,
+                       tagged=True),
             AdminListing("rules", RuleAnswer, self._rules, self._rule_rows,
                          lambda each: each.rule_id,
                          {"id": lambda each: each.rule_id,
@@ -195,12 +196,17 @@ class AccessRoutes:
                          summary="List rules that the MetaService keeps."),
             AdminRoute("POST", "rules", self.add_rule, RulesMade, NoQuery, NewRule, need=_GRANT,
                        status=201),
-            AdminRoute("DELETE", rule, self.delete_rule, DeletedEntry, ChangeQuery, need=_GRANT),
+            AdminRoute("GET", rule, self.rule, RuleAnswer, NoQuery, tagged=True),
+            AdminRoute("DELETE", rule, self.delete_rule, DeletedEntry, ChangeQuery, need=_GRANT,
+                       tagged=True),
             AdminListing("quotas", QuotaAnswer, self._quotas, self._quota_rows,
                          lambda each: each.principal, {"who": lambda each: each.principal},
                          summary="List quotas that the MetaService keeps."),
-            AdminRoute("PUT", quota, self.set_quota, QuotaAnswer, NoQuery, QuotaBody, need=_GRANT),
-            AdminRoute("DELETE", quota, self.delete_quota, DeletedEntry, ChangeQuery, need=_GRANT),
+            AdminRoute("GET", quota, self.quota, QuotaAnswer, NoQuery, tagged=True),
+            AdminRoute("PUT", quota, self.set_quota, QuotaAnswer, NoQuery, QuotaBody, need=_GRANT,
+                       tagged=True),
+            AdminRoute("DELETE", quota, self.delete_quota, DeletedEntry, ChangeQuery, need=_GRANT,
+                       tagged=True),
             AdminRoute("GET", "access/test", self.test, Tested, TestQuery),
             AdminRoute("GET", "whoami/may", self.may, May, MayQuery, need=EACH),
         ]  # fmt: skip
@@ -276,18 +282,21 @@ class AccessRoutes:
         )  # fmt: skip
         return RulesMade(ids=list(await self._node.operations.put_rule(made)))
 
-    async def delete_rule(self, request: AdminRequest) -> DeletedEntry:
-        """Delete a rule. Raises UnknownEntry."""
+    async def rule(self, request: AdminRequest) -> RuleAnswer:
+        """Describe a rule. Raises UnknownEntry."""
         wanted = request.path["rule"]
         for each in await self._node.operations.rules():
             if each.rule_id == wanted:
-                request.notes["before"] = _rule(each).model_dump()
-                break
-        else:
-            raise UnknownEntry(f"there is no rule {wanted}")
+                return _rule(each)
+        raise UnknownEntry(f"there is no rule {wanted[:200]}")
+
+    async def delete_rule(self, request: AdminRequest) -> DeletedEntry:
+        """Delete a rule. Raises UnknownEntry."""
+        found = await self.rule(request)
+        request.notes["before"] = found.model_dump()
         if not expect(request.asked, ChangeQuery).dry_run:
-            await self._node.operations.delete_rule(wanted)
-        return DeletedEntry(name=wanted)
+            await self._node.operations.delete_rule(found.id)
+        return DeletedEntry(name=found.id)
 
     async def test(self, request: AdminRequest) -> Tested:
         """Tell whether the rules allow something, and which one decides."""
@@ -346,16 +355,20 @@ class AccessRoutes:
         await self._node.operations.put_quota(quota)
         return _quota(quota)
 
+    async def quota(self, request: AdminRequest) -> QuotaAnswer:
+        """Describe a quota. Raises UnknownEntry."""
+        found = await self._known_quota(request.path["who"])
+        if found is None:
+            raise UnknownEntry(f"{request.path['who'][:100]} has no quota")
+        return found
+
     async def delete_quota(self, request: AdminRequest) -> DeletedEntry:
         """Delete a quota. Raises UnknownEntry."""
-        who = request.path["who"]
-        before = await self._known_quota(who)
-        if before is None:
-            raise UnknownEntry(f"{who[:100]} has no quota")
+        before = await self.quota(request)
         request.notes["before"] = before.model_dump()
         if not expect(request.asked, ChangeQuery).dry_run:
-            await self._node.operations.delete_quota(who)
-        return DeletedEntry(name=who)
+            await self._node.operations.delete_quota(before.who)
+        return DeletedEntry(name=before.who)
 
 
 def _is_about(rule: Rule, request: AdminRequest) -> bool:

@@ -17,6 +17,7 @@ from lakemq.broker_core.api.administration.routes import (
     Body,
     ChangeQuery,
     Flag,
+    NoQuery,
     OwnPageQuery,
     PageQuery,
     expect,
@@ -26,6 +27,7 @@ from lakemq.broker_core.api.administration.settings import (
     SettingChange,
     SettingState,
 )
+from lakemq.broker_core.api.errors import UnknownEntry
 
 
 class SettingRow(Answer):
@@ -119,8 +121,9 @@ class ConfigurationRoutes:
                 query=PageQuery,
                 summary="List settings that the MetaService keeps for all nodes or for one.",
             ),
-            AdminRoute("PUT", one, self.set, DynamicRow, ChangeQuery, DynamicBody),
-            AdminRoute("DELETE", one, self.unset, DynamicRow, ChangeQuery),
+            AdminRoute("GET", one, self.kept, DynamicRow, NoQuery, tagged=True),
+            AdminRoute("PUT", one, self.set, DynamicRow, ChangeQuery, DynamicBody, tagged=True),
+            AdminRoute("DELETE", one, self.unset, DynamicRow, ChangeQuery, tagged=True),
         ]  # fmt: skip
 
     async def _all(self, request: AdminRequest) -> Sequence[SettingState]:
@@ -164,6 +167,17 @@ class ConfigurationRoutes:
             )
             for each in settings
         ]
+
+    async def kept(self, request: AdminRequest) -> DynamicRow:
+        """Describe a setting that the MetaService keeps for all nodes or for one. Raises
+        UnknownEntry."""
+        scope, setting = request.path["scope"], request.path["setting"]
+        for each in await self._node.configuration.dynamic():
+            if (each.scope, each.setting) == (scope, setting):
+                return DynamicRow(
+                    scope=scope, setting=setting, value=each.value, problem=each.problem
+                )
+        raise UnknownEntry(f"{setting[:200]} is not set for {scope[:100]}")
 
     async def _note(self, request: AdminRequest) -> tuple[str, str, object]:
         """(scope, setting, the value that is kept now, which the audit log gets)."""

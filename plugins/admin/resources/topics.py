@@ -165,9 +165,10 @@ class TopicRoutes:
             ),
             AdminRoute("POST", "topics", self.create, TopicAnswer, ChangeQuery, TopicBody,
                        need=create, status=201),
-            AdminRoute("GET", one, self.describe, TopicAnswer, NoQuery, need=_READ),
-            AdminRoute("PATCH", one, self.alter, TopicAnswer, NoQuery, TopicChanges, need=alter),
-            AdminRoute("DELETE", one, self.delete, Deleted, ChangeQuery, need=delete),
+            AdminRoute("GET", one, self.describe, TopicAnswer, NoQuery, need=_READ, tagged=True),
+            AdminRoute("PATCH", one, self.alter, TopicAnswer, NoQuery, TopicChanges, need=alter,
+                       tagged=True),
+            AdminRoute("DELETE", one, self.delete, Deleted, ChangeQuery, need=delete, tagged=True),
         ]  # fmt: skip
 
     # -- the list

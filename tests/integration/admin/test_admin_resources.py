@@ -106,6 +106,39 @@ def test_users_rules_and_quotas(node: NodeProcess) -> None:
     assert ask(node, "GET", f"users/{user}").json["code"] == "UNKNOWN_ENTRY"
 
 
+def test_a_change_of_what_somebody_changed_is_refused(node: NodeProcess) -> None:
+    name, setting = unique("tagged"), "topics.segment_age_max_ms"
+    ask(node, "POST", "topics", {"name": name})
+    ask(node, "POST", "users", {"name": name, "password": "a long secret"})
+    rule = {"who": [f"user:{name}"], "operations": ["read"], "resource": "topic:t", "id": name}
+    (rule_id,) = ask(node, "POST", "rules", rule).json["ids"]
+    resources: list[tuple[str, str, object, object]] = [
+        (f"topics/{name}", "PATCH", {"config": {"retention_ms": 5000}}, {"partitions": 2}),
+        (f"users/{name}", "PATCH", {"disabled": True}, {"roles": ["viewer"]}),
+        (f"rules/{rule_id}", "", None, None),
+        (f"quotas/user:{name}", "PUT", {"records_per_s": 5}, {"records_per_s": 6}),
+        (f"dynamic-settings/cluster/{setting}", "PUT", {"value": 70_000}, {"value": 80_000}),
+    ]
+    for path, method, first, second in resources:
+        if method == "PUT":
+            assert ask(node, "PUT", path, first, {"If-Match": "*"}).status == 412
+            assert ask(node, "PUT", path, first).status == 200
+        old = {"If-Match": ask(node, "GET", path).headers["ETag"]}
+        assert ask(node, "HEAD", path).headers["ETag"] == old["If-Match"]
+        if method == "PATCH":
+            changed = ask(node, method, path, first, old).headers["ETag"]
+            assert ask(node, "GET", path, headers={"If-Match": changed}).status == 200
+        if method:
+            new = {"If-Match": ask(node, "GET", path).headers["ETag"]}
+            assert ask(node, method, path, second, new).status == 200
+            refused = ask(node, method, path, first, old)
+            assert (refused.status, refused.json["code"]) == (412, "PRECONDITION_FAILED"), path
+            assert ask(node, "DELETE", path, headers=new).status == 412
+        now = {"If-Match": ask(node, "GET", path).headers["ETag"]}
+        assert ask(node, "DELETE", path, headers=now).status == 200, path
+        assert ask(node, "DELETE", path, headers=now).status == 404
+
+
 def test_changes_are_in_the_audit_log(node: NodeProcess) -> None:
     name = unique("audited")
     ask(node, "POST", "topics", {"name": name})
