@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from lakemq.broker_core.api.schemas.formats import _compiled as compiled
+from lakemq.broker_core.api.schemas.sparkplug import Payload
 from lakemq.spark_plugin.errors import OffsetsError, OptionError
 from lakemq.spark_plugin.export.decoding.avro_values import AvroDecoder
 from lakemq.spark_plugin.export.decoding.column_types import parse_schema
@@ -17,7 +18,7 @@ from lakemq.spark_plugin.export.decoding.decode import JsonDecoder
 from lakemq.spark_plugin.export.decoding.decoder import Decoder
 from lakemq.spark_plugin.export.decoding.evolution import evolve, schema_text, type_of_value
 from lakemq.spark_plugin.export.decoding.protobuf_values import ProtobufDecoder
-from lakemq.spark_plugin.export.decoding.sparkplug_values import Payload, SparkplugDecoder
+from lakemq.spark_plugin.export.decoding.sparkplug_values import SparkplugDecoder
 from lakemq.spark_plugin.export.routing.rules import parse_route_by
 from lakemq.spark_plugin.export.tables.partitioning import parse_partition_by
 from lakemq.spark_plugin.source.offsets import (

@@ -10,6 +10,7 @@ from datetime import timedelta
 import paho.mqtt.client as paho
 
 import lakemq
+from lakemq.broker_core.api.schemas.types import framed
 from tests.support.node.dashboard import Answer, Visitor
 from tests.support.node.node import NodeProcess, unique
 
@@ -112,6 +113,21 @@ def test_a_schema_is_registered_after_what_keeps_it_from_that_is_shown(
     page = ann.get(f"/schemas/{subject}")
     assert "You need the right" in page.text or page.status == 403
     assert "is deleted." in root.after(f"/schema-delete/{subject}", {"confirm": subject}).text
+
+
+def test_a_message_is_decoded_by_a_schema_that_the_reader_may_read(
+    root: Visitor, client: lakemq.SyncClient
+) -> None:
+    topic, subject = unique("typed"), unique("typed")
+    fields = '[{"name": "co", "type": "double"}]'
+    text = f'{{"type": "record", "name": "R", "fields": {fields}}}'
+    client.create_topic(topic)
+    made = client.schemas.register(subject, "avro", text)
+    client.send(topic, framed(made.schema_id, bytes(8)))
+    page = root.get(f"/messages?topic={topic}")
+    assert '"co": 0.0' in page.text and "Avro, 13 B" in page.text
+    client.send(topic, framed(made.schema_id, b"?"))
+    assert "not decoded as Avro" in root.get(f"/messages?topic={topic}").text
 
 
 def test_an_api_key_is_shown_once(root: Visitor, ann: Visitor) -> None:

@@ -12,12 +12,11 @@ from starlette.requests import Request
 from starlette.types import Message, Receive
 
 from lakemq.broker_core.api.errors import ConfigError
-from lakemq.plugins.admin.dashboard import application
+from lakemq.plugins.admin.dashboard import application, decoding
 from lakemq.plugins.admin.dashboard.client import AdminClient
 from lakemq.plugins.admin.dashboard.guard import Guard
 from lakemq.plugins.admin.dashboard.metrics import ALL_SERIES, History, totals
 from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
-from lakemq.plugins.admin.dashboard.pages import messages
 from lakemq.plugins.admin.dashboard.rendering import duration, moment, short, size
 from lakemq.plugins.admin.dashboard.sessions import SESSION_MAX_MS, Session, Sessions
 from lakemq.plugins.admin.dashboard.tables import Column, Table, as_csv, shown_of
@@ -189,9 +188,9 @@ def stored(value: str) -> dict[str, object]:
     ],
 )
 def test_what_devices_send_fills_no_page(value: str) -> None:
-    shown = messages._shown(stored(value))
+    shown = decoding._shown(stored(value), None)
     assert (shown["value"], shown["kind"]) == (value, "JSON")
-    assert messages._shown(stored('{"a":[1]}'))["value"] == '{\n  "a": [\n    1\n  ]\n}'
+    assert decoding._shown(stored('{"a":[1]}'), None)["value"] == '{\n  "a": [\n    1\n  ]\n}'
 
 
 def test_a_saved_list_holds_no_formula() -> None:

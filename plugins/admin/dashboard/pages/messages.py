@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from lakemq.plugins.admin.dashboard.client import ApiProblem, segment
+from lakemq.plugins.admin.dashboard.decoding import RecordTexts
 from lakemq.plugins.admin.dashboard.guard import Form
 from lakemq.plugins.admin.dashboard.site import Site, number_of
 from lakemq.plugins.admin.dashboard.tables import Row
@@ -25,7 +24,6 @@ _SHOWN: Final = 50
 _FETCHED: Final = 500
 _SEARCH_S: Final = 5.0
 _VALUE_MAX_BYTES: Final = 4096
-_INDENTED_MAX: Final = 8 * _VALUE_MAX_BYTES
 _FOLLOW_MS: Final = 5000
 _FOLLOWED_MAX: Final = 1000
 """Rows that a page which follows takes before it asks to go on."""
@@ -97,6 +95,7 @@ class MessagePages:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._texts = RecordTexts()
 
     def routes(self) -> Sequence[Route]:
         """Pages and forms."""
@@ -124,7 +123,7 @@ class MessagePages:
         return self._site.page(
             request, "messages.html", "Messages", asked=asked, found=found, error=error,
             partitions=partitions, starts=_FROM, onwards=onwards,
-            records=[_shown(each) for each in found.records] if found else [],
+            records=await self._shown(request, found.records) if found else [],
         )  # fmt: skip
 
     async def _more(self, request: Request) -> Response:
@@ -136,7 +135,7 @@ class MessagePages:
         records = [each for each in page["records"] if asked.fits(each)]
         onwards = replace(asked, start="offset", at=str(page["next_offset"]))
         text = self._site.templates.get_template("messages_more.html").render(
-            records=[_shown(each) for each in records], count=count + len(records),
+            records=await self._shown(request, records), count=count + len(records),
             most=_FOLLOWED_MAX, onwards=onwards.link(), asked=asked,
         )  # fmt: skip
         return HTMLResponse(text)
@@ -182,6 +181,15 @@ class MessagePages:
         if asked.start == "oldest" or asked.is_search:
             return low
         return max(low, high - _SHOWN)
+
+    async def _shown(self, request: Request, records: Sequence[Row]) -> Sequence[Row]:
+        """With texts, decoded by the schemas that the caller may read."""
+
+        async def ask(schema_id: int) -> Mapping[str, Any]:
+            found: Mapping[str, Any] = await self._site.get(request, f"schema-ids/{schema_id}")
+            return found
+
+        return await self._texts.shown(records, ask)
 
     async def _offset(self, request: Request, path: str, partition: int, at: str) -> int:
         offsets = (await self._site.get(request, path, {"at": at}))["offsets"]
@@ -245,44 +253,3 @@ def _ms_of(text: str) -> int:
             400, "INVALID_REQUEST", f"{text[:50]!r} is no time: write 2026-11-22 10:03 (UTC)"
         ) from None
     return max(0, int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))
-
-
-def _shown(record: Row) -> dict[str, Any]:
-    """Texts of a record: JSON over several lines, bytes as hex."""
-    headers = [
-        f"{each['name']}: {_text(each['value'], each['encoding'])}" for each in record["headers"]
-    ]
-    value = _text(record["value"], record["value_encoding"])
-    kind = "null" if record["value"] is None else record["value_encoding"]
-    if record["value_encoding"] == "text" and record["value"] and not record["truncated"]:
-        try:
-            found = json.loads(record["value"])
-            kind = "JSON"
-            if isinstance(found, dict | list):
-                value = _indented(found) or value
-        except (ValueError, RecursionError):
-            pass
-    return {
-        **record, "value": value, "kind": "bytes" if kind == "base64" else kind,
-        "key": _text(record["key"], record["key_encoding"]), "headers": headers,
-    }  # fmt: skip
-
-
-def _indented(found: object) -> str:
-    """Over several lines; empty: as it came is shorter to read. What a device sends may be nested
-    so deep that its blanks fill the memory. Raises UnicodeEncodeError, RecursionError."""
-    parts, size = [], 0
-    for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(found):
-        size += len(part)
-        if size > _INDENTED_MAX:
-            return ""
-        parts.append(part)
-    text = "".join(parts)
-    text.encode()  # a half of a surrogate pair can't be sent to a browser
-    return text
-
-
-def _text(value: str | None, encoding: str) -> str:
-    if value is None:
-        return "–"
-    return base64.b64decode(value).hex(" ") if encoding == "base64" else value

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakemq.broker_core.api.schemas.sparkplug import Payload
 from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.export.decoding.decoders import open_decoder
 from lakemq.spark_plugin.export.decoding.given_schema import read_schema
-from lakemq.spark_plugin.export.decoding.sparkplug_values import Payload
 from tests.support.seeds import examples
 
 AT = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)

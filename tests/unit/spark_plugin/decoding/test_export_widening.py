@@ -7,11 +7,11 @@ from decimal import Decimal
 
 import pytest
 
+from lakemq.broker_core.api.schemas.sparkplug import Payload
 from lakemq.spark_plugin.errors import OptionError, TableError
 from lakemq.spark_plugin.export.decoding.column_types import META, Type, parse_schema
 from lakemq.spark_plugin.export.decoding.evolution import needed_type
 from lakemq.spark_plugin.export.decoding.given_schema import infer_schema
-from lakemq.spark_plugin.export.decoding.sparkplug_values import Payload
 from lakemq.spark_plugin.export.job import run, write_task
 from lakemq.spark_plugin.export.job.run import make_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
