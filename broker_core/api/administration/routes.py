@@ -52,6 +52,16 @@ class OwnQuery(Query):
     """Node whose state is meant; empty: the node that is asked."""
 
 
+ALL_NODES: Final = "*"
+
+
+class EveryQuery(OwnQuery):
+    """Of a change that all nodes can be asked for at once; it answers `{"nodes": [...]}` then."""
+
+    node: str = Field(default="", max_length=63)
+    """Node that shall do it; empty: the node that is asked; `*`: every node."""
+
+
 class ChangeQuery(Query):
     """Of a change that can be tried first."""
 

@@ -27,6 +27,7 @@ from lakemq.broker_core.api.administration.routes import (
     expect,
 )
 from lakemq.broker_core.api.errors import LakeMQError, Unavailable
+from lakemq.plugins.admin.api.everywhere import nodes_of
 from lakemq.plugins.admin.api.peers import PeerCall, PeerCalls
 from lakemq.plugins.admin.api.problems import problem_of
 
@@ -112,10 +113,7 @@ class Lists:
             return [here]
         if named := str(getattr(asked, "node", "")):
             return [named]
-        if self._node.broker is None:
-            return [here]
-        others = [each.node_id for each in self._node.broker.nodes() if "peer" in each.addresses]
-        return sorted({here, *others})
+        return nodes_of(self._node)
 
     async def _all(
         self,

@@ -18,6 +18,7 @@ from lakemq.broker_core.api.administration.audit import Change
 from lakemq.broker_core.api.administration.node import AdministeredNode
 from lakemq.broker_core.api.administration.pages import Pause
 from lakemq.broker_core.api.administration.routes import (
+    ALL_NODES,
     EACH,
     AdminListing,
     AdminRequest,
@@ -25,6 +26,7 @@ from lakemq.broker_core.api.administration.routes import (
     AnyRoute,
     Body,
     ChangeQuery,
+    EveryQuery,
     Need,
     NoQuery,
     Query,
@@ -32,6 +34,7 @@ from lakemq.broker_core.api.administration.routes import (
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal, Resource
 from lakemq.plugins.admin.api.conditions import check_match, tag_of
+from lakemq.plugins.admin.api.everywhere import carried_out_by, nodes_of
 from lakemq.plugins.admin.api.lists import Lists
 from lakemq.plugins.admin.api.peers import (
     FORWARDED_WAIT_MAX_MS,
@@ -125,7 +128,10 @@ class AdminService:
         try:
             request = self._request(call, match)
             owner = _owner(route, request)
-            if owner and owner != self._node.node_id:
+            if owner == ALL_NODES and isinstance(request.asked, EveryQuery):
+                answer = await self._everywhere(call, route, request)
+                notes["after"] = json.loads(answer.body)
+            elif owner and owner != self._node.node_id:
                 reply = await self._elsewhere(owner, call, route)
                 notes.update(reply.notes)
                 answer = Reply(reply.status, reply.body)
@@ -177,6 +183,18 @@ class AdminService:
             return None
         # What would be answered without a condition comes before it (RFC 9110, 13.2.1).
         raise problem
+
+    async def _everywhere(self, call: Call, route: AdminRoute, request: AdminRequest) -> Reply:
+        """Raises Problem."""
+
+        async def carry_out(node: str) -> None:
+            if node == self._node.node_id:
+                await self._here(route, request)
+            else:
+                await self._elsewhere(node, call, route)
+
+        done = await carried_out_by(nodes_of(self._node), carry_out)
+        return Reply(200, to_json({"nodes": done}))
 
     async def _elsewhere(self, owner: str, call: Call, route: AdminRoute) -> PeerReply:
         """Raises Problem."""

@@ -13,6 +13,7 @@ from lakemq.broker_core.api.administration.routes import (
     AdminRequest,
     AdminRoute,
     AnyRoute,
+    EveryQuery,
     OwnPageQuery,
     OwnQuery,
     expect,
@@ -111,7 +112,7 @@ class MqttAdmin:
             AdminRoute("DELETE", "mqtt/slow", self.forget_slow, None, OwnQuery, own=True),
             self._bans(),
             AdminRoute("POST", "mqtt/bans", self.ban, BanMade, OwnQuery, BanBody, own=True),
-            AdminRoute("DELETE", "mqtt/bans/{kind}/{value}", self.lift, None, OwnQuery, own=True),
+            AdminRoute("DELETE", "mqtt/bans/{kind}/{value}", self.lift, None, EveryQuery, own=True),
         ]
 
     # -- lists
@@ -243,7 +244,7 @@ class MqttAdmin:
         return BanMade(node=self._engine.node_id, **asdict(ban), disconnected=ended)
 
     async def lift(self, asked: AdminRequest) -> object:
-        """Lift a ban of an operator. Raises UnknownBan."""
+        """Lift a ban of an operator, on one node or on all. Raises UnknownBan."""
         kind, value = asked.path["kind"], asked.path["value"]
         if kind not in KINDS or not self._hub.bans.knows(kind, value):
             raise UnknownBan(f"{kind} {value} is not banned, or by the configuration")

@@ -155,7 +155,14 @@ def ban(
 
 @mqtt.command("unban")
 @option_groups
-def unban(kind: str, value: str, *, node: AdminOptions) -> None:
+def unban(
+    kind: str,
+    value: str,
+    all_nodes: Annotated[bool, typer.Option("--all-nodes", help="On every node.")] = False,
+    *,
+    node: AdminOptions,
+) -> None:
     """Lift a ban."""
-    _ask(node, "DELETE", f"bans/{quote(kind, safe='')}/{quote(value, safe='')}")
+    query = "?node=*" if all_nodes else ""
+    _ask(node, "DELETE", f"bans/{quote(kind, safe='')}/{quote(value, safe='')}{query}")
     say(f"{kind} {value} may connect again", kind=kind, value=value, unbanned=True)

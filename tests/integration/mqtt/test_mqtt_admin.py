@@ -75,7 +75,7 @@ def test_clients_of_a_node(node: NodeProcess) -> None:
         ("client_id", "c", "noise"),
         ("host", "10.0.0.0/8", ""),
     }
-    run(node, "unban", "host", "10.0.0.0/8")
+    run(node, "unban", "host", "10.0.0.0/8", "--all-nodes")
     assert "10.0.0.0" not in run(node, "bans")
     refused: list[bool] = []
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="c")

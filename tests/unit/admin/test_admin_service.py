@@ -16,13 +16,14 @@ from lakemq.broker_core.api.administration.routes import (
     Answer,
     AnyRoute,
     Body,
+    EveryQuery,
     Need,
     OwnChangeQuery,
     OwnPageQuery,
     OwnQuery,
     expect,
 )
-from lakemq.broker_core.api.errors import GroupNotEmpty, NotAuthorized, PluginError
+from lakemq.broker_core.api.errors import GroupNotEmpty, NotAuthorized, PluginError, UnknownEntry
 from lakemq.broker_core.api.ports import Listener, PluginContext
 from lakemq.broker_core.api.types import (
     AccessContext,
@@ -122,7 +123,14 @@ class Cluster:
                 things[name] = given.size
             return Thing(node=node, name=name, size=given.size)
 
+        async def delete(request: AdminRequest) -> object:
+            if request.path["name"] not in things:
+                raise UnknownEntry("there is no such thing")
+            del things[request.path["name"]]
+            return {}
+
         return [
+            AdminRoute("DELETE", "things/{name}", delete, None, EveryQuery, own=True),
             AdminListing("things", Thing, items, rows, lambda each: each[0],
                          {"name": lambda each: each[0], "size": lambda each: each[1]},
                          query=OwnPageQuery, own=True),
@@ -195,6 +203,27 @@ async def test_a_request_goes_to_the_node_that_it_names() -> None:
     )  # fmt: skip
     assert cluster.nodes["n2"].catalog.asked[-1][0].rules == ANN.rules
     assert len(cluster.audits["n1"].changes) == 1 and cluster.audits["n2"].changes == []
+
+
+async def test_every_node_carries_a_request_out() -> None:
+    cluster = Cluster({"n1": {"a": 1, "b": 1}, "n2": {"a": 1}, "n3": {}})
+    done = await cluster.ask("n2", "DELETE", "things/a", node="*")
+    assert json.loads(done.body) == {"nodes": ["n1", "n2"]}
+    assert [*cluster.things["n1"], *cluster.things["n2"]] == ["b"]
+    (audited,) = cluster.audits["n2"].changes
+    assert (audited.outcome, audited.after) == ("done", {"nodes": ["n1", "n2"]})
+    assert cluster.audits["n1"].changes == []
+    with pytest.raises(Problem) as caught:
+        await cluster.ask("n1", "DELETE", "things/a", node="*")
+    assert (caught.value.status, caught.value.code) == (404, "UNKNOWN_ENTRY")
+    del cluster.nodes["n3"]
+    with pytest.raises(Problem, match="done by n1, not by n3: n3: not reached") as caught:
+        await cluster.ask("n1", "DELETE", "things/b", node="*")
+    assert (caught.value.status, caught.value.answer.retriable) == (503, True)
+    # No other route takes it for all nodes.
+    with pytest.raises(Problem) as caught:
+        await cluster.ask("n1", "PUT", "things/a", {"size": 6}, node="*")
+    assert caught.value.code == "UNKNOWN_NODE"
 
 
 async def test_rights_are_checked_on_both_nodes() -> None:

@@ -142,5 +142,6 @@ class ClientPages:
     async def _lift(self, request: Request, form: Form) -> Response:
         kind, value = form.get("kind", ""), form.get("value", "")
         path = f"mqtt/bans/{segment(kind)}/{segment(value)}"
-        await self._site.change(request, "DELETE", path, query={"node": form.get("node", "")})
+        node = "*" if form.get("everywhere") else form.get("node", "")
+        await self._site.change(request, "DELETE", path, query={"node": node})
         return self._site.done(request, "/bans", f"{kind} {value} is no longer banned.")
