@@ -108,6 +108,8 @@ def shown(value: object, kind: str = "text") -> str | Markup:
     """A cell of a table."""
     if value is None and kind not in ("duration",):
         return "–"
+    if value == "":  # of a column that shows nothing here
+        return ""
     formats: Mapping[str, Any] = {
         "number": number, "size": size, "duration": duration, "time": time_of, "state": pill,
         "list": listed, "short": short,

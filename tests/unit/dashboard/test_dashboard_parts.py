@@ -17,7 +17,7 @@ from lakemq.plugins.admin.dashboard.client import AdminClient
 from lakemq.plugins.admin.dashboard.guard import Guard
 from lakemq.plugins.admin.dashboard.metrics import ALL_SERIES, History, totals
 from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
-from lakemq.plugins.admin.dashboard.rendering import duration, moment, short, size
+from lakemq.plugins.admin.dashboard.rendering import duration, moment, short, shown, size
 from lakemq.plugins.admin.dashboard.sessions import SESSION_MAX_MS, Session, Sessions
 from lakemq.plugins.admin.dashboard.tables import Column, Table, as_csv, shown_of
 
@@ -66,6 +66,13 @@ def test_figures_are_asked_for_as_the_newest_who_may() -> None:
     first = sessions.open(Credentials("a", "x"), "a", (), ("describe",))
     sessions.open(Credentials("b", "x"), "b", (), ())
     assert sessions.newest("describe") is first
+
+
+def test_a_column_may_show_nothing() -> None:
+    assert [shown("", kind) for kind in ("duration", "time", "number", "text")] == [""] * 4
+    assert (shown(None, "duration"), shown(None, "time"), shown(0, "number")) == (
+        "for ever", "–", "0"
+    )  # fmt: skip
 
 
 def test_ten_wrong_passwords_a_minute() -> None:
@@ -188,8 +195,8 @@ def stored(value: str) -> dict[str, object]:
     ],
 )
 def test_what_devices_send_fills_no_page(value: str) -> None:
-    shown = decoding._shown(stored(value), None)
-    assert (shown["value"], shown["kind"]) == (value, "JSON")
+    texts = decoding._shown(stored(value), None)
+    assert (texts["value"], texts["kind"]) == (value, "JSON")
     assert decoding._shown(stored('{"a":[1]}'), None)["value"] == '{\n  "a": [\n    1\n  ]\n}'
 
 

@@ -106,7 +106,7 @@ _LEDGER: Final = Table(
     ),
     "ledgers",
     "No topic asks for a ledger. One does by its setting:",
-    "lakemq topic alter TOPIC --ledger sequence=NAME",
+    "lakemq topic alter TOPIC --config 'ledger=device=key; sequence=$.seq'",
     searched="Topic contains",
 )  # fmt: skip
 _DEVICES: Final = Table(
