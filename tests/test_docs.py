@@ -11,7 +11,9 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -81,20 +83,25 @@ def test_toml_parses_and_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_exist(page: Path) -> None:
+@cache
+def all_commands() -> Any:
+    """Built once: it takes some tenths of a second."""
     from lakemq.cli import main as cli
 
-    if not any(info.name == "produce" for info in cli.app.registered_commands):
-        cli._add_plugin_commands()
+    cli._add_plugin_commands()
+    return get_command(cli.app)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_exist(page: Path) -> None:
     lines = [line for text in blocks(page, "console") for line in text.splitlines()]
     for line in lines:
         if not line.startswith("$ lakemq "):
             continue
         words = shlex.split(line.removeprefix("$ lakemq "), comments=True)
-        command = get_command(cli.app)
+        command = all_commands()
         while words and words[0] in getattr(command, "commands", {}):
-            command = command.commands[words.pop(0)]  # type: ignore[attr-defined]  # it is a group
+            command = command.commands[words.pop(0)]
         known = {option for each in command.params for option in each.opts + each.secondary_opts}
         used = {word.partition("=")[0] for word in words if word.startswith("--")}
         assert used - {"--help"} <= known, f"{page.name}: {line}"
