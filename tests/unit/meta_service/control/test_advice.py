@@ -70,8 +70,8 @@ def test_a_quiet_cluster_of_three_is_well() -> None:
 
 
 def test_the_emptiest_of_many_could_go() -> None:
-    found = disks(a=(0.2, 0.0), b=(0.1, 0.0), c=(0.2, 0.0), d=(0.2, 0.0))
-    assert advise(nodes(*"abcd"), found) == Advice(-1, ("b could go (disk 0.17)",))
+    found = disks(a=(0.2, 0.0), b=(0.12, 0.0), c=(0.2, 0.0), d=(0.2, 0.0))
+    assert advise(nodes(*"abcd"), found) == Advice(-1, ("b could go (disk 0.18)",))
     assert advise(nodes(*"abcd"), found, replication=4).nodes_wanted == 0
 
 
