@@ -327,16 +327,7 @@ class ConsumerGroup:
     def _join(self, beat: Heartbeat, partitions: Mapping[str, int], now_ms: int) -> Tells:
         if not beat.joining:
             raise UnknownMember(f"group {self.name} has no member {beat.member_id}")
-        member = Member(
-            beat.member_id,
-            beat.instance_id,
-            beat.topics,
-            beat.session_timeout_ms,
-            beat.rebalance_timeout_ms,
-            now_ms,
-            beat.sequence,
-            self.epoch,
-        )
+        member = self._member(beat, now_ms)
         old = self._instance(beat.instance_id)
         if old is None:
             self.members[member.member_id] = member
@@ -366,7 +357,15 @@ class ConsumerGroup:
             and place.topic in beat.topics
             and 0 <= place.partition < partitions.get(place.topic, 0)
         }
-        self.members[beat.member_id] = Member(
+        member = self.members[beat.member_id] = self._member(beat, now_ms)
+        member.owned = kept
+        self._partitions.update(partitions)
+        tells = self._rebalance(now_ms)
+        return {**tells, member.member_id: member.assignment()}
+
+    def _member(self, beat: Heartbeat, now_ms: int) -> Member:
+        """Who sent the heartbeat; it owns nothing yet."""
+        return Member(
             beat.member_id,
             beat.instance_id,
             beat.topics,
@@ -375,11 +374,7 @@ class ConsumerGroup:
             now_ms,
             beat.sequence,
             self.epoch,
-            owned=kept,
         )
-        self._partitions.update(partitions)
-        tells = self._rebalance(now_ms)
-        return {**tells, beat.member_id: self.members[beat.member_id].assignment()}
 
     def _instance(self, instance_id: str) -> Member | None:
         if not instance_id:
