@@ -8,6 +8,7 @@ FAST_VENV := $(if $(wildcard $(READY)),$(VENV),.venv-dev)
 
 define install  # $(1): the virtual environment, $(2): the extras
 	@$(PYTHON) -c 'import sys; sys.exit("LakeMQ needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
+	@echo 'Setting up $(1): a minute or two, the first time.'
 	$(PYTHON) -m venv $(1)
 	$(1)/bin/python -m pip install -q -c constraints.txt --editable '.[$(2)]'
 	@touch $@

@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def tell_story(console: Console, chosen: Path | None, rows: int | None) -> bool:
     """Imports what the story needs only now, so that a missing part is told in one sentence."""
     try:
+        # gRPC reads it when it is imported, and would complain of the fork that starts Spark.
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         from examples.air_quality.story import Story, StoryFailed
         from lakemq.spark_plugin.errors import MissingDependency
         from lakemq.spark_plugin.session import check_installed

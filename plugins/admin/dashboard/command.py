@@ -39,6 +39,7 @@ def dashboard(
     """
     try:
         # Imported here: the extra may not be installed, and other commands start sooner.
+        from lakemq.plugins.admin.dashboard.rendering import has_scripts
         from lakemq.plugins.admin.dashboard.server import serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "jinja2"):
@@ -50,6 +51,11 @@ def dashboard(
             api.rstrip("/"), host, port, serve_cert, serve_key, _tls(node), insecure,
             tuple(allowed_host or ()), Credentials(node.username, secret("PASSWORD") or ""),
         )  # fmt: skip
+        if not has_scripts():
+            typer.echo(
+                "dashboard: scripts of third parties are missing, so nothing is plotted, and pages "
+                "do not follow: make dashboard-assets", err=True,
+            )  # fmt: skip
         serve(
             options, version("lakemq"), lambda url: typer.echo(f"dashboard {url}"),
             with_parent=with_parent,

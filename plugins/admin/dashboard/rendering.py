@@ -140,10 +140,15 @@ def environment(version: str) -> Environment:
     made.globals |= {
         "shown": shown,
         "version": version,
-        "has_scripts": (STATIC / "vendor" / "htmx.min.js").is_file(),
+        "has_scripts": has_scripts(),
     }
     return made
 
 
 STATIC: Final = _HERE / "static"
 """Style and scripts; `vendor` below it holds those of third parties (`make dashboard-assets`)."""
+
+
+def has_scripts() -> bool:
+    """Whether those of third parties are there: in a wheel always, in a checkout once made."""
+    return (STATIC / "vendor" / "htmx.min.js").is_file()

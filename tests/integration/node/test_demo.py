@@ -45,6 +45,7 @@ def test_the_whole_road_on_real_readings(tmp_path: Path) -> None:
     assert done.stdout.count("✓") == 13
     assert (folder / "week.png").read_bytes().startswith(b"\x89PNG")
     assert "Traceback" not in done.stdout + done.stderr
+    assert "fork" not in done.stderr
 
 
 def test_a_missing_java_is_one_clear_sentence_and_nothing_is_started(tmp_path: Path) -> None:

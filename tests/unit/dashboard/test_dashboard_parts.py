@@ -10,10 +10,13 @@ import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.types import Message, Receive
+from typer import Typer
+from typer.testing import CliRunner
 
 from lakemq.broker_core.api.errors import ConfigError
-from lakemq.plugins.admin.dashboard import application, decoding
+from lakemq.plugins.admin.dashboard import application, decoding, rendering, server
 from lakemq.plugins.admin.dashboard.client import AdminClient
+from lakemq.plugins.admin.dashboard.command import dashboard
 from lakemq.plugins.admin.dashboard.guard import Guard
 from lakemq.plugins.admin.dashboard.metrics import ALL_SERIES, History, totals
 from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
@@ -220,3 +223,15 @@ def test_values_are_short_and_exact() -> None:
     assert (duration(None), duration(604_800_000), duration(1500)) == ("for ever", "7 d", "1.5 s")
     assert moment(1_795_367_831_176) == "2026-11-22 17:17:11.176"
     assert moment(10**17) == "100000000000000000 ms"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_checkout_without_scripts_is_told_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    monkeypatch.setattr(rendering, "has_scripts", lambda: there)
+    monkeypatch.setattr(server, "serve", lambda *_, **__: None)
+    app = Typer()
+    app.command()(dashboard)
+    told = CliRunner().invoke(app, [])
+    assert told.exit_code == 0 and ("make dashboard-assets" in told.stderr) != there
