@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Final
 
 import aiomqtt
+import grpc
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -16,6 +17,10 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 import lakemq
+from lakemq.broker_core.api.records.batch import encode
+from lakemq.broker_core.api.records.headers import encode_headers
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
 from tests.support.node.node import PORTS_FREE, NodeProcess, unique
 from tests.support.node.otlp_collector import Collector
 
@@ -138,3 +143,40 @@ def test_a_span_of_a_service_goes_on_behind_the_broker(
         assert each.get_span_context().span_id == order.span_id
     (append,) = collector.wait_for(f"append {name}")
     assert append.trace_id == f"{order.trace_id:032x}"
+
+
+def test_metadata_of_a_call_counts_where_records_say_nothing(
+    traced: tuple[NodeProcess, Collector],
+) -> None:
+    """A batch is stored as its producer made it: what travels on is what stands in its records."""
+    node, collector = traced
+    name, said = unique("g"), (("traceparent", traceparent(DEVICE)),)
+    plain = encode(lakemq.Columns([b"a"]))
+    own = encode_headers((("traceparent", traceparent(SERVICE).encode()),))
+    headed = encode(lakemq.Columns([b"b"], None, [own]))
+
+    def append(data: bytes) -> None:
+        request = pb.ProduceRequest(topic=name, batch=data, acks=1)
+        (answer,) = stub.Produce(iter([request]), metadata=said, timeout=20)
+        assert not answer.HasField("error")
+
+    with (
+        lakemq.connect(node.native, timeout_s=20) as client,
+        grpc.insecure_channel(node.native) as channel,
+    ):
+        client.create_topic(name)
+        stub = NativeStub(channel)
+        append(plain)
+        (appended,) = collector.wait_for(f"append {name}")
+        assert (appended.trace_id, appended.parent_id) == (DEVICE, "00f067aa0ba902b7")
+        fetched = stub.Fetch(pb.FetchRequest(topic=name), metadata=said, timeout=20)
+        assert b"".join(answer.batches for answer in fetched)
+        (fetch,) = collector.wait_for(f"fetch {name}")
+        assert (fetch.trace_id, fetch.parent_id) == (DEVICE, "00f067aa0ba902b7")
+        collector.spans.clear()
+        append(headed)
+        (appended,) = collector.wait_for(f"append {name}")
+        assert appended.trace_id == SERVICE
+        first, second = client.consume(name)
+    assert not first.headers
+    assert second.headers == (("traceparent", traceparent(SERVICE).encode()),)
