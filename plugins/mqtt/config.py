@@ -11,10 +11,10 @@ from pydantic import Field, field_validator, model_validator
 from lakemq.broker_core.api.settings import PluginSettings, Port, Reloadable, Section, Unlimited
 from lakemq.broker_core.api.state.internal_topics import users_topic
 from lakemq.broker_core.api.types import TopicConfig
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing.bans import BanRules
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.delayed import DelayLimits
-from lakemq.plugins.mqtt.routing.hub import Limits
 from lakemq.plugins.mqtt.routing.rewrite import RewriteRule
 from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.wire.packets import NO_LOCAL

@@ -14,8 +14,8 @@ import pytest
 
 from lakemq.broker_core.api.errors import StorageFull, Unavailable
 from lakemq.broker_core.api.types import ANONYMOUS
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing import retained
-from lakemq.plugins.mqtt.routing.hub import Limits
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.wire.encoding import encode

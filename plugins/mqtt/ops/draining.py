@@ -12,7 +12,8 @@ from typing import Final
 
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import Broker
-from lakemq.plugins.mqtt.routing.hub import Hub, Limits
+from lakemq.plugins.mqtt.limits import Limits
+from lakemq.plugins.mqtt.routing.hub import Hub
 
 LOOK_EVERY_TICKS: Final = 5
 SENT_AWAY_PER_TICK: Final = 1_000

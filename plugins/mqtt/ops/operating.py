@@ -17,7 +17,7 @@ def kick(hub: Hub, session: Session, now_ms: int, *, end: bool) -> None:
     if session.connection is not None:
         session.connection.close(Reason.ADMINISTRATIVE_ACTION, "an operator ended it", now_ms)
     if end and hub.sessions.get(session.client_id) is session:
-        hub.end_session(session, now_ms)
+        hub.session_table.end(session, now_ms)
 
 
 def enforce(hub: Hub, ban: Ban, now_ms: int) -> int:

@@ -6,14 +6,14 @@ input and does it.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from lakemq.broker_core.api.errors import LakeMQError, NotLeader, Undecided
+from lakemq.broker_core.api.errors import LakeMQError, Undecided
 from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
 from lakemq.broker_core.api.tracing import Traces
 from lakemq.broker_core.api.types import AccessContext, Acks, Operation, Principal, Resource
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing import history
 from lakemq.plugins.mqtt.routing.bans import BanRules, Bans
 from lakemq.plugins.mqtt.routing.bindings import Binding, binding_of
@@ -24,23 +24,23 @@ from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.routing.rewrite import RewriteRule, rewritten
 from lakemq.plugins.mqtt.routing.rights import Rights
 from lakemq.plugins.mqtt.routing.shared import STRATEGIES, Group
-from lakemq.plugins.mqtt.routing.shares import Holdings, Kinds
+from lakemq.plugins.mqtt.routing.shares import Kinds
 from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex, Target, shape_of
-from lakemq.plugins.mqtt.routing.wills import publish_will
-from lakemq.plugins.mqtt.state.appends import AppendCallback, Outcome
-from lakemq.plugins.mqtt.state.delivery import ENTRY_BYTES, Delivery, DeliveryLimits
+from lakemq.plugins.mqtt.session.session_table import SessionTable
+from lakemq.plugins.mqtt.state.appends import AppendCallback
+from lakemq.plugins.mqtt.state.counters import Counters, Unattended
+from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.state.ledger import Ledger
 from lakemq.plugins.mqtt.state.peer import Peer
 from lakemq.plugins.mqtt.state.questions import AuthorizationPending, Question
 from lakemq.plugins.mqtt.state.records import Meta, record_headers
-from lakemq.plugins.mqtt.state.sessions import FOR_EVER_S, Positions, Session, Subscription
+from lakemq.plugins.mqtt.state.sessions import Positions, Session, Subscription
 from lakemq.plugins.mqtt.state.slow import SlowClients
 from lakemq.plugins.mqtt.wire.messages import Message, message_of
 from lakemq.plugins.mqtt.wire.packets import RETAIN_AS_PUBLISHED, Publish
 from lakemq.plugins.mqtt.wire.reasons import Reason
 from lakemq.plugins.mqtt.wire.topics import (
     EXCLUSIVE,
-    LEVELS_MAX,
     REPLAY,
     Address,
     TopicNames,
@@ -51,83 +51,6 @@ from lakemq.plugins.mqtt.wire.topics import (
 
 Authorize = Callable[[Principal, Operation, Resource, AccessContext], None]
 """Raises NotAuthorized."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of connections and sessions; `config.py` says what each is for."""
-
-    packet_max_bytes: int = 1024 * 1024
-    connect_max_bytes: int = 64 * 1024
-    topic_levels_max: int = LEVELS_MAX
-    connections_max: int = 100_000
-    sessions_max: int = 1_000_000
-    client_id_max_bytes: int = 256
-    keep_alive_max_s: int = 0
-    connect_timeout_ms: int = 10_000
-    session_expiry_max_s: int = 7 * 24 * 3600
-    receive_max: int = 1000
-    receive_maximum_exceeded: str = "slow"
-    topic_alias_max: int = 32
-    sent_topic_alias_max: int = 32
-    subscriptions_max: int = 10_000
-    replays_max: int = 1000
-    appends_inflight_max: int = 10_000
-    appends_inflight_max_bytes: int = 8 * 1024 * 1024
-    publishes_max_per_s: int = 0
-    bytes_max_per_s: int = 0
-    access_cache_ms: int = 5_000
-    session_of_another_user: str = "refuse"
-    user_share_max: float = 0.5
-    refused_publish_disconnects: bool = True
-    refused_subscribe_reason: str = "not_authorized"
-    response_information: str = ""
-    server_reference: str = ""
-    redirect: str = "on_stop"
-
-
-@dataclass(slots=True)
-class Counters:
-    """Plain numbers that grow; telemetry reads them."""
-
-    connections_accepted: int = 0
-    connections_refused: int = 0
-    connections_redirected: int = 0
-    publishes_received: int = 0
-    publishes_refused: int = 0
-    publishes_failed: int = 0
-    publishes_not_led: int = 0
-    """Those of them whose partition no node led for too long."""
-    express_delivered: int = 0
-    packets_invalid: int = 0
-    keep_alive_timeouts: int = 0
-    wills_published: int = 0
-    sessions_expired: int = 0
-    batches_corrupt: int = 0
-    """Batches left out because they are corrupt inside."""
-    records_unreadable: int = 0
-    """Records of our own topics left out because they say nothing that can be read."""
-    bytes_received: int = 0
-    bytes_sent: int = 0
-
-    def failed(self, error: LakeMQError) -> None:
-        """A publish was not stored."""
-        self.publishes_failed += 1
-        self.publishes_not_led += isinstance(error, NotLeader)
-
-
-class Unattended(AppendCallback):
-    """Hears what becomes of publishes whose client is gone, like wills."""
-
-    def __init__(self, counters: Counters) -> None:
-        self._counters = counters
-
-    def on_result(
-        self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
-    ) -> None:
-        """Count a failure; there is no client to answer."""
-        if isinstance(outcome, LakeMQError):
-            self._counters.failed(outcome)
 
 
 class Hub:
@@ -163,7 +86,8 @@ class Hub:
         self.index = SubscriptionIndex()
         self.retained = retained or Retained(100_000, 256 * 1024 * 1024)
         self.rights = Rights(self)
-        self.sessions: dict[str, Session] = {}
+        self.session_table = SessionTable(self)
+        self.sessions = self.session_table.sessions
         self.connections: set[Peer] = set()
         self.outbox = Outbox()
         # Subscriptions of connected clients that have not caught up with the journal.
@@ -172,8 +96,8 @@ class Hub:
         """None: sessions and retained messages live in memory alone."""
         self.positions: Positions = {}
         """Up to where records of each partition were delivered."""
-        self.delivered = self._incarnations = self._timer_count = 0
-        """Records delivered; sessions begun; timers set."""
+        self.delivered = 0
+        """Records delivered."""
         self.delays = Delays() if delays is None else delays
         self._share_out(durable)
         self.delivery.slow = slow or SlowClients(0)
@@ -185,9 +109,8 @@ class Hub:
         """Filter -> the one session that may have it."""
         self._rewrites = rewrites
         self._authorize = authorize
-        self._strategy = STRATEGIES[shared_strategy]
+        self.strategy = STRATEGIES[shared_strategy]
         self._principals: dict[tuple[object, ...], Principal] = {}
-        self._timers: list[tuple[int, int, Session]] = []
 
     def _share_out(self, durable: bool) -> None:
         """Have one user's share of everything looked at in one place."""
@@ -195,7 +118,6 @@ class Hub:
             self.limits.user_share_max
         )
         self.retained.tracking = durable
-        self.sessions_held = Holdings()
         self.shapes_held = Kinds()
 
     # -- who may
@@ -273,20 +195,6 @@ class Hub:
         limit, owner = self.limits.replays_max, owner_of(session.principal)
         owners = [owner_of(one.subscription.session.principal) for one in self.histories]
         return len(owners) < limit and owners.count(owner) < self.shares.most(limit, owner)
-
-    def has_room_for_session(self, client_id: str, principal: Principal) -> bool:
-        """Whether the client may have its session, an old one or one more."""
-        if client_id in self.sessions:
-            return True
-        limit, owner = self.limits.sessions_max, owner_of(principal)
-        most = self.shares.most(limit, owner)
-        return len(self.sessions) < limit and self.sessions_held.of(owner) < most
-
-    def add_session(self, session: Session) -> None:
-        """Register a new or restored session and count it in its owner's share."""
-        session.on_room, session.on_missing = self.resume_histories, self.outbox.load
-        self.sessions[session.client_id] = session
-        self.sessions_held.add(owner_of(session.principal))
 
     def note_subscription(self, session: Session, text: str, subscription: Subscription) -> None:
         """Note a subscription in its session, in place of one with the same text."""
@@ -397,7 +305,7 @@ class Hub:
         streamed: bool = True,
     ) -> None:
         """Deliver to one member of a group (one of `members` where given)."""
-        chosen = group.pick(message, self._strategy, members)
+        chosen = group.pick(message, self.strategy, members)
         if chosen is None:
             return
         chosen.session.deliver(
@@ -409,14 +317,6 @@ class Hub:
             group,
             streamed,
         )
-
-    def publish_will(self, session: Session, now_ms: int) -> None:
-        """Publish a session's will, once [MQTT-3.1.2-8]."""
-        will, session.will, session.will_due_ms = session.will, None, None
-        if will is None:
-            return
-        session.touch()
-        publish_will(self, will, session.client_id, session.principal, now_ms)
 
     def publish_for(
         self,
@@ -440,128 +340,6 @@ class Hub:
         headers = record_headers(packet, client_id, key_is_client_id=by_client) + headers
         self.store(binding, principal, key, packet, headers, receiver or Unattended(self.counters))
 
-    # -- sessions
-
-    def open_session(
-        self,
-        connection: Peer,
-        client_id: str,
-        principal: Principal,
-        now_ms: int,
-        *,
-        clean_start: bool,
-    ) -> tuple[Session, bool, bool]:
-        """The session for a connection, whether it existed, and whether one was kept under that
-        client id. A session belongs to the principal that began it; another one gets a new one,
-        where it gets one at all (`is_anothers`)."""
-        session = self.sessions.get(client_id)
-        kept_before = session is not None and session.durable
-        if session is not None and session.connection is not None:  # [MQTT-3.1.4-3]
-            session.connection.close(
-                Reason.SESSION_TAKEN_OVER, "the client connected elsewhere", now_ms
-            )
-            session = self.sessions.get(client_id)  # expiry 0: it ended with its connection
-        if session is not None and (
-            clean_start or owner_of(session.principal) != owner_of(principal)
-        ):  # [MQTT-3.1.2-4]
-            self.end_session(session, now_ms)
-            session = None
-        if session is not None:
-            session.principal = principal  # it may have other rights by now
-        present = session is not None
-        if session is None:
-            self._incarnations += 1
-            incarnation = f"{now_ms:x}-{self._incarnations:x}"
-            session = Session(client_id, principal, self.delivery, self.ledger, incarnation)
-            self.add_session(session)
-        # back before the will's delay is over: it is not published [MQTT-3.1.3-9]
-        session.will = session.will_due_ms = session.ends_ms = None
-        session.connection = connection
-        return session, present, kept_before
-
-    def is_anothers(self, client_id: str, principal: Principal) -> bool:
-        """Whether there is a session of that client id that the principal may not take over."""
-        session = self.sessions.get(client_id)
-        anothers = session is not None and owner_of(session.principal) != owner_of(principal)
-        return anothers and self.limits.session_of_another_user == "refuse"
-
-    def set_expiry(self, session: Session, asked_s: int) -> None:
-        """The client changes at DISCONNECT how long its session is kept."""
-        session.expiry_s = min(asked_s, self.limits.session_expiry_max_s)
-
-    def leave_session(self, session: Session, now_ms: int, *, with_will: bool) -> None:
-        """The connection is gone: keep the session for its expiry interval, the will for its
-        delay."""
-        session.connection = None
-        if not with_will:  # [MQTT-3.14.4-3]
-            session.will = None
-        if session.will is not None:
-            # The will is due at the end of its delay or of the session, whichever comes first
-            # (3.1.3.2.2).
-            delay_s = min(session.will.properties.will_delay_s or 0, session.expiry_s)
-            if delay_s:
-                session.will_due_ms = now_ms + 1000 * delay_s
-            else:
-                self.publish_will(session, now_ms)
-        if session.expiry_s == 0:
-            self.end_session(session, now_ms)
-            return
-        if session.expiry_s != FOR_EVER_S:
-            session.ends_ms = now_ms + 1000 * session.expiry_s
-        history.pause(self, session)
-        session.outbound.leave()
-        session.touch()
-        self._schedule(session)
-
-    def end_session(self, session: Session, now_ms: int) -> None:
-        """Forget a session: its will is published [MQTT-3.1.2-8], its shared work handed on."""
-        if self.sessions.get(session.client_id) is session:
-            del self.sessions[session.client_id]
-            self.sessions_held.add(owner_of(session.principal), -1)
-        if self.ledger is not None and session.client_id in self.ledger.ages:
-            # Its record becomes a tombstone.
-            self.ledger.schedule_write(session.client_id)
-        self.publish_will(session, now_ms)
-        shared = any(one.address.group for one in session.subscriptions.values())
-        for text in list(session.subscriptions):
-            self.unsubscribe(session, text)
-        if shared:
-            self._hand_on(session, now_ms)
-
-    def _hand_on(self, session: Session, now_ms: int) -> None:
-        """Give what a member of shared groups leaves unfinished to the other members."""
-        for delivery in list(session.outbound.unfinished()):
-            group, message = delivery.shared, delivery.message
-            if not isinstance(group, Group):
-                continue
-            chosen = group.pick(message, self._strategy, group.keepers() or None)
-            if message is not None:
-                given_to = [chosen] if chosen else []
-                self.deliver_shared(group, message, now_ms, given_to, streamed=False)
-            elif chosen is not None and not chosen.options & 3:  # what waits is never QoS 0
-                self.delivery.dropped_qos_0 += 1
-                client_id = chosen.session.client_id
-                self.delivery.decisions.dropped("qos_0", client_id, None, delivery.place)
-            elif chosen is not None:  # it lies in the journal, as the member before had it
-                given = Delivery(
-                    None,
-                    min(delivery.qos, chosen.options & 3),
-                    delivery.retain and bool(chosen.options & RETAIN_AS_PUBLISHED),
-                    (chosen.identifier,) if chosen.identifier else (),
-                    group,
-                    delivery.place,
-                    delivery.size_bytes - ENTRY_BYTES,
-                )
-                chosen.session.outbound.offer(given, chosen.session.connection, now_ms)
-
-    def resettle(self, session: Session, now_ms: int) -> None:
-        """After a restart: the session's connection, if it had one, is gone since now."""
-        if session.ends_ms is None and session.will_due_ms is None:
-            self.leave_session(session, now_ms, with_will=True)
-        else:
-            session.outbound.leave()
-            self._schedule(session)
-
     def not_kept(self, connections: list[Peer], text: str, now_ms: int) -> None:
         """Something that was to be promised could not be kept: end the connections, so that their
         clients ask again."""
@@ -570,28 +348,9 @@ class Hub:
 
     # -- time
 
-    def _schedule(self, session: Session) -> None:
-        due_ms = session.due_ms()
-        if due_ms is not None:
-            self._timer_count += 1
-            heapq.heappush(self._timers, (due_ms, self._timer_count, session))
-
     def tick(self, now_ms: int) -> None:
         """Whatever time brings: wills, ends of sessions, keep-alive. Call about once a second."""
-        while self._timers and self._timers[0][0] <= now_ms:
-            session = heapq.heappop(self._timers)[2]
-            if (  # timers are not cancelled: this one is stale
-                session.connection is not None
-                or self.sessions.get(session.client_id) is not session
-            ):
-                continue
-            if session.will_due_ms is not None and session.will_due_ms <= now_ms:
-                self.publish_will(session, now_ms)
-            if session.ends_ms is not None and session.ends_ms <= now_ms:
-                self.counters.sessions_expired += 1
-                self.end_session(session, now_ms)
-            else:
-                self._schedule(session)
+        self.session_table.tick(now_ms)
         self.rights.tick(now_ms)
         # A copy: a connection that is closed leaves the set.
         for connection in [one for one in self.connections if one.silent_until_ms <= now_ms]:

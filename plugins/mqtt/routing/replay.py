@@ -111,7 +111,7 @@ class Replay:
         """Everything was fed: clients that were connected have lost their connections now."""
         for session in self._positions:
             if self._hub.sessions.get(session.client_id) is session:
-                self._hub.resettle(session, now_ms)
+                self._hub.session_table.resettle(session, now_ms)
 
 
 def _place(message: Message) -> Place:
@@ -146,7 +146,7 @@ def _restored(hub: Hub, state: SessionState, addresses: dict[str, Address]) -> S
         if text.startswith(EXCLUSIVE):
             hub.exclusive[subscription.address.topic_filter] = session
     session.histories = dict(histories) or None
-    hub.add_session(session)
+    hub.session_table.add(session)
     if hub.ledger is not None:
         hub.ledger.ages[state.client_id] = 0
     return session

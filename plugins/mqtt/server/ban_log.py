@@ -8,8 +8,8 @@ import msgpack
 
 from lakemq.broker_core.api.errors import InvalidRequest
 from lakemq.broker_core.api.state.state_topic import StateTopic
+from lakemq.plugins.mqtt.feeds.reading import Salvage
 from lakemq.plugins.mqtt.routing.bans import Ban, Bans, check_ban
-from lakemq.plugins.mqtt.server.reading import Salvage
 from lakemq.plugins.mqtt.state.stored_values import (
     BadSnapshot,
     any_text,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.state.state_topic import StateTopic
+from lakemq.plugins.mqtt.feeds.reading import Salvage
 from lakemq.plugins.mqtt.routing.delaying import POSITIONS_KEY, DelayRecovery, release_removed
 from lakemq.plugins.mqtt.routing.hub import Hub
-from lakemq.plugins.mqtt.server.reading import Salvage
 from lakemq.plugins.mqtt.state.snapshots import positions_bytes
 
 log = logging.getLogger(__name__)

@@ -12,44 +12,37 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine
 from importlib.metadata import version
 from typing import Any, Final, Protocol
-from weakref import WeakKeyDictionary
 
 from lakemq.broker_core.api.errors import LakeMQError, TopicExists
-from lakemq.broker_core.api.ports import BoundPublish, Broker, Exchange
-from lakemq.broker_core.api.records.batch import read_header
+from lakemq.broker_core.api.ports import BoundPublish, Broker
 from lakemq.broker_core.api.tracing import Traces
 from lakemq.broker_core.api.types import (
     AccessContext,
     Acks,
-    Challenge,
-    CommittedBatch,
     Operation,
     Placed,
     Principal,
     Resource,
 )
 from lakemq.plugins.mqtt.config import BindingSettings, MqttSettings
+from lakemq.plugins.mqtt.feeds.arrivals import Arrivals
+from lakemq.plugins.mqtt.feeds.cluster_feeds import ClusterFeeds
+from lakemq.plugins.mqtt.feeds.history_reader import HistoryReader
+from lakemq.plugins.mqtt.feeds.reading import Salvage
 from lakemq.plugins.mqtt.ops.draining import Draining
 from lakemq.plugins.mqtt.ops.system_topics import publish_system_topics
 from lakemq.plugins.mqtt.routing.bans import Bans
 from lakemq.plugins.mqtt.routing.delayed import Delays
 from lakemq.plugins.mqtt.routing.delaying import release_due
-from lakemq.plugins.mqtt.routing.history import History, committed
+from lakemq.plugins.mqtt.routing.history import History
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.retained import Retained
-from lakemq.plugins.mqtt.server.cluster_feeds import ClusterFeeds
-from lakemq.plugins.mqtt.server.history_reader import HistoryReader
-from lakemq.plugins.mqtt.server.login_failures import tell_failure
-from lakemq.plugins.mqtt.server.reading import Salvage
-from lakemq.plugins.mqtt.server.slices import Slices
+from lakemq.plugins.mqtt.server.logins import Logins
 from lakemq.plugins.mqtt.server.state_store import MqttJournal
-from lakemq.plugins.mqtt.server.traced_routes import RouteBatch, traced
-from lakemq.plugins.mqtt.session import authenticating
 from lakemq.plugins.mqtt.session.connection import Connection
-from lakemq.plugins.mqtt.session.progress import Dialogue
 from lakemq.plugins.mqtt.session.subscribing import send_retained
 from lakemq.plugins.mqtt.state.appends import PendingAppend
 from lakemq.plugins.mqtt.state.decisions import Decisions
@@ -59,8 +52,7 @@ from lakemq.plugins.mqtt.state.questions import Continuation, Question
 from lakemq.plugins.mqtt.state.records import BROKERS_OWN, RecordReader
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.state.slow import SlowClients
-from lakemq.plugins.mqtt.wire.reasons import Reason, connect_reason
-from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX
+from lakemq.plugins.mqtt.wire.reasons import Reason
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +63,6 @@ CLOSE_LINGER_S: Final = 5.0
 wait for appends."""
 _LAST_ANSWERS_S: Final = 1.0
 """How long a stopping engine waits for clients to read the answers to their last publishes."""
-_HOMES_MAX: Final = 65_536
-_RECORDS_A_SLICE: Final = 64
 
 
 def _new_client_id() -> str:
@@ -128,25 +118,23 @@ class MqttEngine:
             rewrites=[rule.rule() for rule in settings.rewrites],
             auto_subscriptions=[(one.filter, one.options()) for one in settings.auto_subscriptions],
         )
-        self._deliver: RouteBatch = self._route
         self.hub.rights.charge = broker.charge
         self.hub.rights.withdrawn_from = broker.ended
         self.links: dict[Peer, Link] = {}
         self.paused: set[Link] = set()
         """Links whose sockets are not read, until fewer of their publishes are being stored."""
         self._reader = RecordReader(self.hub.names)
-        self._salvage = Salvage(self.hub.counters)
+        salvage = Salvage(self.hub.counters)
+        self.arrivals = Arrivals(self.hub, self._reader, salvage, self.after, self.now_ms)
+        accepts = self.arrivals.accepts
         self.journal = MqttJournal(
-            self.hub, broker, self._reader, self._accepts, self.now_ms, settings.checkpoint_records
+            self.hub, broker, self._reader, accepts, self.now_ms, settings.checkpoint_records
         )
         self._history = HistoryReader(
-            self.hub, broker, self._reader, self._belongs, self.now_ms, self._salvage
+            self.hub, broker, self._reader, self.arrivals.belongs, self.now_ms, salvage
         )
         self.draining = Draining(self.hub, broker)
-        self._early: list[tuple[str, Sequence[CommittedBatch]]] | None = None
-        """What was committed while recovery ran."""
-        self._arrived = Slices(self.after)
-        """Records that became readable and are to be delivered."""
+        self._logins = Logins(broker, self.now_ms)
         self._users = self._last_checkpoint_ms = self._last_system_ms = 0
         self._clock_base_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
         self.loop: asyncio.AbstractEventLoop
@@ -154,18 +142,13 @@ class MqttEngine:
         """Called about once a second."""
         self._taps: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asked: dict[Connection, asyncio.Task[None]] = {}
-        """Those that find out who the client of a connection is."""
         self._deciding: set[asyncio.Task[None]] = set()
-        """Those of them that find out what clients may do."""
+        """Those that find out what clients may do."""
         self._appending: set[PendingAppend] = set()
         self._gathering = Gathering(self.later, self._turn_if_due)
         """Of topics of one partition."""
         self._progress = asyncio.Event()
         """Set when nothing is being appended any more, and when a network connection is gone."""
-        self._exchanges: WeakKeyDictionary[Dialogue, Exchange] = WeakKeyDictionary()
-        self._homes: dict[str, str] = {}
-        """Topic name -> the topic it is bound to."""
         self._started_ms = self.now_ms()
         self.turn_due = self._in_turn = False
         """Whether a turn is scheduled; whether one is running."""
@@ -190,7 +173,7 @@ class MqttEngine:
     def follow(self, traces: Traces) -> None:
         """Make spans, from now on. Without this nothing in the way of a message looks for them."""
         self.hub.traces = traces
-        self._deliver = traced(self._route, traces, self.hub.delivery)
+        self.arrivals.follow(traces)
 
     # -- life
 
@@ -200,11 +183,11 @@ class MqttEngine:
         if self._users > 1:
             return
         # Taps come before positions are read and anything is recovered. What is committed meanwhile
-        # is held in `_early` and delivered behind that; `_route` leaves out what lies below
-        # `positions`. So no record is missed and none is delivered twice.
+        # is held and delivered behind that, without what lies below `positions`: no record is
+        # missed and none is delivered twice.
         self.loop = asyncio.get_running_loop()
         self._gathering.hold(True)
-        self._early = []
+        self.arrivals.hold()
         feeds = ClusterFeeds(self.hub, self.broker, self.now_ms)
         # Reversed: the first binding of a topic says how it is created.
         for binding in {one.topic: one for one in reversed(self.settings.bindings)}.values():
@@ -212,7 +195,9 @@ class MqttEngine:
             await self._ensure(binding)
             # What these headers say is believed, so no client may write them (`BROKERS_OWN`).
             self._taps.append(self.broker.reserve_headers(topic, BROKERS_OWN))
-            self._taps.append(self.broker.tap(topic, functools.partial(self._committed, topic)))
+            self._taps.append(
+                self.broker.tap(topic, functools.partial(self.arrivals.committed, topic))
+            )
             feeds.note(self.broker.topic(topic))
         self._taps.append(self.broker.on_access_change(self.hub.access_changed))
         self._taps += feeds.start()
@@ -221,9 +206,7 @@ class MqttEngine:
         # Not before: what was restored was not decided now.
         self.hub.delivery.decisions = Decisions(self.settings.decisions_max, self.now_ms)
         self.hub.rights.why = self._why
-        early, self._early = self._early, None
-        for topic, batches in early:
-            self._committed(topic, batches)
+        self.arrivals.release()
         self._ticker = self.loop.call_later(TICK_S, self._tick)
 
     async def _ensure(self, binding: BindingSettings) -> None:
@@ -261,7 +244,7 @@ class MqttEngine:
         for remove in self._taps:
             remove()
         self._taps.clear()
-        self._arrived.stop()
+        self.arrivals.stop()
         for task in list(self._tasks):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -419,76 +402,6 @@ class MqttEngine:
             for link in [one for one in self.paused if not one.overloaded]:
                 link.resume_reading()
 
-    def _committed(self, topic: str, batches: Sequence[CommittedBatch]) -> None:
-        """Records became readable: deliver those that the bindings put into this topic."""
-        if self._early is not None:
-            self._early.append((topic, batches))
-            return
-        # In order: a batch goes out at once only when none before it waits for its turn.
-        for batch in batches:
-            few = batch.columns is not None and len(batch.columns.values) <= _RECORDS_A_SLICE
-            if few and not self._arrived.waiting:
-                for _ in self._deliver(topic, batch):
-                    pass
-                continue
-            self._arrived.add(self._deliver(topic, batch), len(batch.data))
-        if self._arrived.waiting:
-            self._arrived.begin()
-
-    def _route(self, topic: str, batch: CommittedBatch) -> Iterator[None]:
-        """Deliver a batch, with a pause after some records: `positions` is right then, too."""
-        now_ms, hub = self.now_ms(), self.hub
-        key = (batch.topic, batch.partition)
-        start = hub.positions.get(key, 0)
-        heard = functools.partial(self._heard, topic)
-        rows = self._salvage.messages(self._reader, batch, heard)
-        for count, (message, meta) in enumerate(rows, 1):
-            assert message.place is not None
-            if message.place.offset >= start and self._accepts(topic, message.topic):
-                if meta.marked:
-                    hub.note_stored(message, meta)
-                hub.route(message, now_ms)
-                if hub.histories:
-                    committed(hub.histories, message, now_ms)
-            if not count % _RECORDS_A_SLICE:
-                hub.positions[key] = max(start, message.place.offset + 1)
-                yield
-        if batch.columns is not None:
-            records = len(batch.columns.values)
-            hub.delivered += records
-            hub.positions[key] = batch.base_offset + records
-        else:
-            header = read_header(batch.data)
-            hub.delivered += header.record_count
-            hub.positions[key] = header.last_offset + 1
-
-    def _heard(self, topic: str, name: str) -> bool:
-        """Whether records of `topic` under `name` have a subscriber, or must be counted as not
-        belonging there."""
-        if self.hub.histories:
-            return True
-        match = self.hub.index.match(name)
-        return bool(match.targets or match.groups) or self._homes.get(name) != topic
-
-    def _accepts(self, topic: str, name: str) -> bool:
-        """`_belongs`, for records that are seen for the first time."""
-        belongs = self._belongs(topic, name)
-        self._reader.unreadable += not belongs
-        return belongs
-
-    def _belongs(self, topic: str, name: str) -> bool:
-        """Whether records of `topic` may reach subscribers under `name`: a native producer must
-        not speak under names that are bound elsewhere."""
-        home = self._homes.get(name)
-        if home is None:
-            binding = self.hub.binding(name)
-            home = binding.topic if binding is not None else ""
-            if len(name) <= REMEMBERED_CHARS_MAX:
-                if len(self._homes) >= _HOMES_MAX:
-                    self._homes.clear()
-                self._homes[name] = home
-        return home == topic
-
     def _tick(self) -> None:
         # Scheduled first: an error below must not be the last tick.
         self._ticker = self.loop.call_later(TICK_S, self._tick)
@@ -519,41 +432,22 @@ class MqttEngine:
 
     def ask(self, connection: Connection) -> None:
         """Find out who a client is, beside everything else."""
-        task = self._asked[connection] = self._begin(self._authenticate(connection))
-        task.add_done_callback(lambda _: self._asked.pop(connection, None))
+        self._logins.ask(connection, self._begin(self._authenticate(connection)))
 
     def forget(self, connection: Connection) -> None:
         """A network connection is gone: stop finding out who its client is."""
         self.links.pop(connection, None)
         self._progress.set()
-        task = self._asked.get(connection)
-        if task is not None:
-            task.cancel()
+        self._logins.forget(connection)
+
+    async def _authenticate(self, connection: Connection) -> None:
+        await self._logins.authenticate(connection)
+        self.after()
 
     async def _step(self, connection: Connection) -> None:
         """Take what a client said to its exchange."""
-        enhanced = connection.enhanced
-        dialogue = enhanced.dialogue if enhanced is not None else None
-        if enhanced is None or dialogue is None or dialogue.said is None:
+        if not await self._logins.step(connection):
             return
-        try:
-            exchange = self._exchanges.get(dialogue)
-            if exchange is None:
-                exchange = self.broker.begin_exchange(enhanced.method, enhanced.credentials)
-                self._exchanges[dialogue] = exchange
-            outcome = await exchange.step(dialogue.said)
-        except LakeMQError as error:
-            tell_failure(connection, error)
-            reason = connect_reason(error)
-            authenticating.refused(connection, dialogue, reason, str(error), self.now_ms())
-        else:
-            # `dialogue` tells them whether this exchange is still the one that counts.
-            if isinstance(outcome, Challenge):
-                authenticating.challenged(connection, dialogue, outcome.data, self.now_ms())
-            else:
-                authenticating.accepted(
-                    connection, dialogue, outcome.principal, outcome.data, self.now_ms()
-                )
         link = self.links.get(connection)
         if link is not None:
             link.read_on()
@@ -583,16 +477,4 @@ class MqttEngine:
 
     async def _read(self, history: History, generation: int) -> None:
         await self._history.read(history, generation)
-        self.after()
-
-    async def _authenticate(self, connection: Connection) -> None:
-        credentials = connection.credentials
-        assert credentials is not None
-        try:
-            principal = await self.broker.authenticate(credentials)
-        except LakeMQError as error:
-            tell_failure(connection, error)
-            connection.refused(connect_reason(error), str(error), self.now_ms())
-        else:
-            connection.authenticated(principal, self.now_ms())
         self.after()

@@ -15,6 +15,7 @@ from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.records.reader import committed_batches
 from lakemq.broker_core.api.state.state_topic import StateRecord, StateTopic
 from lakemq.broker_core.api.types import AppendResult
+from lakemq.plugins.mqtt.feeds.reading import Salvage
 from lakemq.plugins.mqtt.routing.bans import Ban
 from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
 from lakemq.plugins.mqtt.routing.hub import Hub
@@ -22,7 +23,6 @@ from lakemq.plugins.mqtt.routing.replay import Replay
 from lakemq.plugins.mqtt.server.ban_log import TOPIC as BANS
 from lakemq.plugins.mqtt.server.ban_log import BanLog
 from lakemq.plugins.mqtt.server.delay_log import DelayLog
-from lakemq.plugins.mqtt.server.reading import Salvage
 from lakemq.plugins.mqtt.state.delivery import Delivery
 from lakemq.plugins.mqtt.state.records import RecordReader
 from lakemq.plugins.mqtt.state.sessions import Positions, Session

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from lakemq.broker_core.api.types import Credentials, Principal
-from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.session import authenticating
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.subscribing import subscribe_automatically
@@ -85,15 +85,15 @@ def welcome(connection: Connection, principal: Principal, now_ms: int) -> None:
     assert packet is not None
     # Behind authentication, too: a stranger must neither learn which client ids have sessions nor
     # end one.
-    if not hub.has_room_for_session(connection.client_id, principal):
+    if not hub.session_table.has_room(connection.client_id, principal):
         raise ProtocolError("too many sessions", Reason.QUOTA_EXCEEDED)
-    if hub.is_anothers(connection.client_id, principal):
+    if hub.session_table.is_anothers(connection.client_id, principal):
         hub.counters.connections_refused += 1
         text = "the session of this client identifier is another user's"
         raise ProtocolError(text, Reason.NOT_AUTHORIZED)
     connection.principal = principal
     connection.blocked = True  # nothing is sent before CONNACK
-    session, present, kept_before = hub.open_session(
+    session, present, kept_before = hub.session_table.open(
         connection, connection.client_id, principal, now_ms, clean_start=packet.clean_start
     )
     connection.session = session

@@ -416,7 +416,7 @@ class Connection:
         session = self.session
         # A session that was taken over has another connection by now, and keeps it.
         if session is not None and session.connection is self:
-            self.hub.leave_session(session, now_ms, with_will=with_will)
+            self.hub.session_table.leave(session, now_ms, with_will=with_will)
 
     def __repr__(self) -> str:
         return f"Connection({self.client_id!r}, {self.peer_host}, {self.state.name})"

@@ -181,7 +181,7 @@ def _disconnect(connection: Connection, packet: Disconnect, now_ms: int) -> None
     if session is not None and expiry_s is not None:
         if expiry_s and not session.expiry_s:  # 3.14.2.2.2
             raise ProtocolError("session expiry cannot be set at DISCONNECT after 0 at CONNECT")
-        connection.hub.set_expiry(session, expiry_s)
+        connection.hub.session_table.set_expiry(session, expiry_s)
     connection.closing = "the client disconnected"
     connection.left = True
     if not connection.out:

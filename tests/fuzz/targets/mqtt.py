@@ -14,10 +14,10 @@ from lakemq.broker_core.api.topic_filters import filters_overlap, matches
 from lakemq.broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Offset, Principal
 from lakemq.plugins.mqtt.bridge.records import BridgeRecordReader, packet_id_of
 from lakemq.plugins.mqtt.bridge.rules import Rule, Rules
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing.bans import Ban, BanRules, Bans, check_ban
 from lakemq.plugins.mqtt.routing.delayed import Delayed, delayed_bytes, read_delayed, split_delayed
 from lakemq.plugins.mqtt.routing.history import parse_start
-from lakemq.plugins.mqtt.routing.hub import Limits
 from lakemq.plugins.mqtt.server.ban_log import read_ban
 from lakemq.plugins.mqtt.state.delivery import Delivery, DeliveryLimits
 from lakemq.plugins.mqtt.state.records import RecordReader, parse_headers

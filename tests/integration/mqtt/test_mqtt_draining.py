@@ -23,8 +23,8 @@ from lakemq.broker_core.api.types import Operation
 from lakemq.plugins.journal.segment.files import DiskFiles
 from lakemq.plugins.journal.segment.walk import BatchAt
 from lakemq.plugins.journal.tools.offline import partition_folders, read_segments
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.ops.draining import SENT_AWAY_PER_TICK, Draining
-from lakemq.plugins.mqtt.routing.hub import Limits
 from lakemq.plugins.mqtt.server import engine as engine_module
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.encoding import encode

@@ -30,11 +30,12 @@ from lakemq.broker_core.api.types import (
     Principal,
     Resource,
 )
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.delayed import DelayLimits, Delays
 from lakemq.plugins.mqtt.routing.delaying import release_due
 from lakemq.plugins.mqtt.routing.history import committed, read_on
-from lakemq.plugins.mqtt.routing.hub import Hub, Limits
+from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.session import authenticating
 from lakemq.plugins.mqtt.session.progress import Dialogue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakemq.broker_core.api.types import ANONYMOUS, Challenge, Credentials
-from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.decoding import FILTERS_MAX
 from lakemq.plugins.mqtt.wire.encoding import encode

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from lakemq.broker_core.api.records.batch import encode
 from lakemq.broker_core.api.types import Columns, CommittedBatch, Offset
 from lakemq.plugins.mqtt.config import MqttSettings
+from lakemq.plugins.mqtt.feeds.slices import _WAITING_MAX_BYTES, Slices
 from lakemq.plugins.mqtt.server.engine import MqttEngine
-from lakemq.plugins.mqtt.server.slices import _WAITING_MAX_BYTES, Slices
 from lakemq.plugins.mqtt.wire.messages import Message
 from tests.support.mqtt.memory_broker import MemoryBroker
 
@@ -72,22 +72,22 @@ async def test_a_large_batch_is_delivered_in_turns() -> None:
     broker = MemoryBroker()
     engine = MqttEngine(MqttSettings.model_validate({"durable": False}), broker)
     await engine.open()
-    engine._arrived = Slices(engine.after, slow_clock().__next__)
+    engine.arrivals.slices = Slices(engine.after, slow_clock().__next__)
     routed: list[str] = []
 
     def route(message: Message, now_ms: int) -> None:
         routed.append(message.topic)
 
     engine.hub.route = route  # type: ignore[method-assign, assignment]
-    engine._heard = lambda topic, name: True  # type: ignore[method-assign]
+    engine.arrivals.heard = lambda topic, name: True  # type: ignore[method-assign]
     keys = [b"t/%d" % number for number in range(RECORDS)]
     data = encode(Columns([b"v"] * RECORDS, keys), now_ms=1)
     last = encode(Columns([b"v"], [b"last"]), now_ms=1, base_offset=RECORDS)
-    engine._committed("mqtt", [CommittedBatch("mqtt", 0, Offset(0), data)])
+    engine.arrivals.committed("mqtt", [CommittedBatch("mqtt", 0, Offset(0), data)])
     positions = engine.hub.positions
     assert 0 < len(routed) < RECORDS
     assert positions["mqtt", 0] == len(routed), "a snapshot of now goes on behind what was routed"
-    engine._committed("mqtt", [CommittedBatch("mqtt", 0, Offset(RECORDS), last)])
+    engine.arrivals.committed("mqtt", [CommittedBatch("mqtt", 0, Offset(RECORDS), last)])
     assert await turns_until(routed, RECORDS + 1) >= 3
     assert routed == [key.decode() for key in keys] + ["last"]
     assert positions["mqtt", 0] == RECORDS + 1

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from lakemq.broker_core.api.topic_filters import filters_overlap, matches
 from lakemq.broker_core.api.types import Operation
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.history import Start, parse_start
-from lakemq.plugins.mqtt.routing.hub import Limits
 from lakemq.plugins.mqtt.wire.packets import (
     NO_LOCAL,
     RETAIN_AS_PUBLISHED,

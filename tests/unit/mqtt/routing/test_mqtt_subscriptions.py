@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lakemq.broker_core.api.topic_filters import matches
 from lakemq.broker_core.api.types import ANONYMOUS, Operation
-from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
 from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.state.sessions import Session, Subscription

@@ -13,7 +13,7 @@ from lakemq.broker_core.api.types import Accepted, Challenge, Credentials, Opera
 from lakemq.broker_core.security.authn.attempts import AttemptRules, Attempts
 from lakemq.broker_core.security.authn.password_users import ScramMechanism
 from lakemq.plugins.mqtt.config import MqttSettings
-from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.session.authenticating import STEPS_MAX
 from lakemq.plugins.mqtt.wire.packets import (
     V5,

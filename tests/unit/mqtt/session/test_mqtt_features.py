@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from lakemq.broker_core.api.topic_filters import matches
 from lakemq.broker_core.api.types import Operation, Principal
 from lakemq.plugins.mqtt.config import MqttSettings
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.ops.system_topics import publish_system_topics
 from lakemq.plugins.mqtt.routing.bans import BanRules, Bans
-from lakemq.plugins.mqtt.routing.hub import Limits
 from lakemq.plugins.mqtt.routing.rewrite import RewriteRule, rewritten
 from lakemq.plugins.mqtt.session.rates import throttle_of
 from lakemq.plugins.mqtt.wire.packets import (

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from lakemq.broker_core.api.types import ANONYMOUS, Principal
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing.delayed import DelayLimits
-from lakemq.plugins.mqtt.routing.hub import Limits
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.wire.messages import Message
 from lakemq.plugins.mqtt.wire.packets import (

@@ -7,8 +7,8 @@ import pytest
 from lakemq.broker_core.api.errors import NotAuthorized, StorageFull, Unavailable
 from lakemq.broker_core.api.records.headers import decode_headers
 from lakemq.broker_core.api.types import Acks, Offset, Operation, Placed
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing.bindings import Binding
-from lakemq.plugins.mqtt.routing.hub import Limits
 from lakemq.plugins.mqtt.session.publishing import ROUTES_MAX
 from lakemq.plugins.mqtt.wire.packets import (
     V5,

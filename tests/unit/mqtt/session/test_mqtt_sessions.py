@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lakemq.broker_core.api.types import ANONYMOUS, Operation
-from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing.rewrite import RewriteRule
 from lakemq.plugins.mqtt.wire.packets import (
     V5,

@@ -384,7 +384,7 @@ def test_a_record_of_the_far_future_that_expires_is_delivered() -> None:
             await turns()
             headers = encode_headers((("mqtt.message_expiry_s", b"5"), ("mqtt.qos", b"0")))
             data = encode(Columns([b"late"], [b"t"], [headers]), now_ms=2**60, base_offset=0)
-            engine._committed("mqtt", [CommittedBatch("mqtt", 0, Offset(0), data)])
+            engine.arrivals.committed("mqtt", [CommittedBatch("mqtt", 0, Offset(0), data)])
             await turns()
             return client.payloads
 
@@ -460,7 +460,7 @@ def test_a_live_corrupt_batch_is_stepped_over() -> None:
             client = await Client(engine).connect("d")
             client.send(Subscribe(1, (Filter("#", 0),)))
             await turns()
-            engine._committed("mqtt", [put_corrupt(broker, "mqtt")])
+            engine.arrivals.committed("mqtt", [put_corrupt(broker, "mqtt")])
             assert engine.hub.positions["mqtt", 0] == 1
             assert engine.hub.counters.batches_corrupt == 1
             client.send(Publish("t", b"on", 1, packet_id=1))
@@ -487,7 +487,7 @@ def test_a_replay_steps_over_a_corrupt_batch() -> None:
 
 
 def test_a_replay_goes_on_behind_reads_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakemq.plugins.mqtt.server.history_reader._RETRY_FIRST_MS", 1)
+    monkeypatch.setattr("lakemq.plugins.mqtt.feeds.history_reader._RETRY_FIRST_MS", 1)
     failures = [Unavailable("busy")] * 3
     fetch = MemoryLog.fetch
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemq.broker_core.api.errors import LakeMQError, StorageFull, Unavailable
-from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.wire.encoding import encode
 from lakemq.plugins.mqtt.wire.packets import (

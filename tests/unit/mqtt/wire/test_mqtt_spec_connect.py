@@ -8,7 +8,7 @@ import pytest
 
 from lakemq.broker_core.api.errors import Unavailable
 from lakemq.broker_core.api.types import ANONYMOUS
-from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.wire.encoding import encode
 from lakemq.plugins.mqtt.wire.packets import (
     V5,

@@ -8,7 +8,7 @@ import pytest
 
 from lakemq.broker_core.api.errors import StorageFull, Unavailable
 from lakemq.broker_core.api.types import Operation
-from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.wire.decoding import _REASONS
 from lakemq.plugins.mqtt.wire.packets import (

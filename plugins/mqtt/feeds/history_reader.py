@@ -20,9 +20,9 @@ from lakemq.broker_core.api.errors import (
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.records.batch import split
 from lakemq.broker_core.api.types import CommittedBatch, Offset
+from lakemq.plugins.mqtt.feeds.reading import Salvage
 from lakemq.plugins.mqtt.routing.history import Cursor, History, read_on
 from lakemq.plugins.mqtt.routing.hub import Hub
-from lakemq.plugins.mqtt.server.reading import Salvage
 from lakemq.plugins.mqtt.state.records import RecordReader
 from lakemq.plugins.mqtt.wire.messages import Message
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from lakemq.broker_core.api.errors import CorruptBatch
 from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.types import CommittedBatch
-from lakemq.plugins.mqtt.routing.hub import Counters
+from lakemq.plugins.mqtt.state.counters import Counters
 from lakemq.plugins.mqtt.state.records import Meta, RecordReader
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 
