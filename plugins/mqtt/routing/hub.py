@@ -23,10 +23,10 @@ from lakemq.plugins.mqtt.routing.outbox import Outbox
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.routing.rewrite import RewriteRule, rewritten
 from lakemq.plugins.mqtt.routing.rights import Rights
+from lakemq.plugins.mqtt.routing.sessions.table import SessionTable
 from lakemq.plugins.mqtt.routing.shared import STRATEGIES, Group
 from lakemq.plugins.mqtt.routing.shares import Kinds
 from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex, Target, shape_of
-from lakemq.plugins.mqtt.session.session_table import SessionTable
 from lakemq.plugins.mqtt.state.appends import AppendCallback
 from lakemq.plugins.mqtt.state.counters import Counters, Unattended
 from lakemq.plugins.mqtt.state.delivery import DeliveryLimits

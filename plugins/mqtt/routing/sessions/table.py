@@ -6,28 +6,66 @@ A session belongs to the principal that began it, and lives as long as its clien
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from lakemq.broker_core.api.limits.user_shares import owner_of
+from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
 from lakemq.broker_core.api.types import Principal
+from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing import history
-from lakemq.plugins.mqtt.routing.shared import Group
+from lakemq.plugins.mqtt.routing.history import ReplayHub
+from lakemq.plugins.mqtt.routing.outbox import Outbox
+from lakemq.plugins.mqtt.routing.shared import Group, Strategy
 from lakemq.plugins.mqtt.routing.shares import Holdings
-from lakemq.plugins.mqtt.routing.wills import publish_will
-from lakemq.plugins.mqtt.state.delivery import ENTRY_BYTES, Delivery
+from lakemq.plugins.mqtt.routing.wills import WillHub, publish_will
+from lakemq.plugins.mqtt.state.counters import Counters
+from lakemq.plugins.mqtt.state.delivery import ENTRY_BYTES, Delivery, DeliveryLimits
+from lakemq.plugins.mqtt.state.ledger import Ledger
 from lakemq.plugins.mqtt.state.peer import Peer
-from lakemq.plugins.mqtt.state.sessions import FOR_EVER_S, Session
+from lakemq.plugins.mqtt.state.sessions import FOR_EVER_S, Session, Subscription
+from lakemq.plugins.mqtt.wire.messages import Message
 from lakemq.plugins.mqtt.wire.packets import RETAIN_AS_PUBLISHED
 from lakemq.plugins.mqtt.wire.reasons import Reason
 
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.routing.hub import Hub
+
+class SessionHub(ReplayHub, WillHub, Protocol):
+    """The hub, as its sessions need it."""
+
+    limits: Limits
+    delivery: DeliveryLimits
+    ledger: Ledger | None
+    strategy: Strategy
+    shares: UserShares
+
+    @property
+    def counters(self) -> Counters:
+        """What sessions count."""
+
+    @property
+    def outbox(self) -> Outbox:
+        """Where effects are put."""
+
+    def resume_histories(self, session: Session) -> None:
+        """A client has room again."""
+
+    def unsubscribe(self, session: Session, text: str) -> bool:
+        """Remove a subscription."""
+
+    def deliver_shared(
+        self,
+        group: Group,
+        message: Message,
+        now_ms: int,
+        members: list[Subscription] | None = None,
+        *,
+        streamed: bool = True,
+    ) -> None:
+        """Deliver to one member of a group."""
 
 
 class SessionTable:
     """The sessions of a hub, by client identifier."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: SessionHub) -> None:
         self._hub = hub
         self.sessions: dict[str, Session] = {}
         self.held = Holdings()
