@@ -15,6 +15,7 @@ from lakemq.broker_core.api.ports import (
     Credentials,
     Exchange,
     PartitionLog,
+    PartitionReader,
     Storage,
     Tap,
 )
@@ -42,6 +43,8 @@ from lakemq.broker_core.api.types import (
 from lakemq.broker_core.catalog_view import CatalogView
 from lakemq.broker_core.cluster.append_service import AppendService
 from lakemq.broker_core.cluster.network import PeerNetwork
+from lakemq.broker_core.cluster.reading.fetch_service import FetchService
+from lakemq.broker_core.cluster.reading.readers import Readers
 from lakemq.broker_core.cluster.routing import Router
 from lakemq.broker_core.cluster.segment_repair import CommittedReads, SegmentRepairs
 from lakemq.broker_core.cluster_nodes import node_infos
@@ -121,7 +124,7 @@ class CoreBroker:
             self.allocate_producer_id,
             cluster_settings.ack_wait_ms / 1000,
         )
-        self._catalog.watch(self._router.changed)
+        self._readers = Readers(node_id, self._partitions, network.peers)
         self._writer = RecordWriter(
             self._partitions, self._router.target, access, interception, self._admission,
             self._schemas, self._producer_ids, now_ms,
@@ -160,10 +163,13 @@ class CoreBroker:
 
     async def start(self) -> None:
         """Open the partitions of this node, take up what was under way, follow the catalog."""
+        self._catalog.watch(self._router.changed)
+        self._catalog.watch(self._readers.changed)
         self.replicas.start(self._catalog)
         self._repairs.start()
         server = self.network.server
         server.serve_stream("Append", AppendService(self._partitions).serve)
+        server.serve_stream("Fetch", FetchService(self._partitions).serve)
         server.serve_call("Read", CommittedReads(self._partitions).answer)
         # Partitions first: the coordinator and the scheduler read their state from internal topics.
         revision, topics = await self._catalog.load()
@@ -194,6 +200,7 @@ class CoreBroker:
         await self._nodes.stop()
         await self._writer.stop()
         await self._router.stop()
+        self._readers.stop()
         await self._repairs.stop()
         await self.replicas.stop()
         await self.network.peers.close()
@@ -309,6 +316,11 @@ class CoreBroker:
         """The way to a partition, on this node or another. Raises UnknownTopic,
         UnknownPartition."""
         return self._router.target(topic, partition)
+
+    def reader(self, topic: str, partition: int) -> PartitionReader:
+        """What is committed of a partition, on this node or another. Raises UnknownTopic,
+        UnknownPartition."""
+        return self._readers.reader(topic, partition)
 
     def serves(self, topic: str, partition: int) -> bool:
         """Whether this node takes appends and fetches of the partition. Raises UnknownTopic."""

@@ -146,6 +146,30 @@ class PartitionLog(AppendTarget, Protocol):
         """Call `tap` with every batch that becomes readable from now on; returns its removal."""
 
 
+class PartitionReader(Protocol):
+    """Reads what is committed of one partition, on whichever node it is. For the broker's own use:
+    rights are not asked for. Another topic of the same name is not read: UnknownTopic.
+
+    Where no node answers as the leader, calls go on for some seconds, so a failover is not seen;
+    then they raise Unavailable.
+    """
+
+    async def fetch(self, offset: Offset, *, bytes_max: int, wait_ms: int = 0) -> FetchResult:
+        """As `PartitionLog.fetch`, from this node's replica if it is in sync, else from the leader,
+        which gives 1 MiB at most, or one batch. The bounds in the answer are those of the replica
+        that gave it, which may know less than another one.
+
+        Raises OffsetOutOfRange for what is below the log's start, and for what lies above its end:
+        records that were read before are lost then (an unclean election, a lost disk).
+        """
+
+    async def bounds(self) -> tuple[Offset, Offset]:
+        """Where the log starts, and its high watermark: the leader's word."""
+
+    async def offset_for_timestamp(self, timestamp_ms: int) -> Offset:
+        """As `PartitionLog.offset_for_timestamp`: the leader's word."""
+
+
 class Storage(Protocol):
     """A storage engine: owns all partition logs of this node."""
 
@@ -406,6 +430,10 @@ class Broker(Protocol):
         """The way to a partition, whichever node leads it: for what a plugin appends by itself, in
         whole batches. A batch with a producer id is stored once, also when it is sent again. Raises
         UnknownTopic, UnknownPartition; a failed append, what `publish` has for an outcome."""
+
+    def reader(self, topic: str, partition: int) -> PartitionReader:
+        """The way to what is committed of a partition, whichever node leads it. Raises
+        UnknownTopic, UnknownPartition."""
 
     def serves(self, topic: str, partition: int) -> bool:
         """Whether `partition` gives a log rather than NotLeader. Raises UnknownTopic."""

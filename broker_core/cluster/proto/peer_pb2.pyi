@@ -357,6 +357,122 @@ class PeerAnswer(_message.Message):
 Global___PeerAnswer: _TypeAlias = PeerAnswer  # noqa: Y015
 
 @_typing.final
+class PeerFetches(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FETCHES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def fetches(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerFetch]: ...
+    def __init__(
+        self,
+        *,
+        fetches: _abc.Iterable[Global___PeerFetch] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fetches", b"fetches"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerFetches: _TypeAlias = PeerFetches  # noqa: Y015
+
+@_typing.final
+class PeerFetch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    WANTS_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    BYTES_MAX_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Of this request within the stream, from 1 on."""
+    topic_id: _builtins.bytes
+    """16 bytes."""
+    partition: _builtins.int
+    wants: _builtins.int
+    """0: batches. 1: no batches, where the log starts and ends. 2: the first offset that is not older
+    than `timestamp_ms`.
+    """
+    offset: _builtins.int
+    """The first offset that is wanted."""
+    bytes_max: _builtins.int
+    """Of batches; one batch may go beyond it."""
+    wait_ms: _builtins.int
+    """How long to wait at the high watermark."""
+    timestamp_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        wants: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        bytes_max: _builtins.int = ...,
+        wait_ms: _builtins.int = ...,
+        timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "id", b"id", "offset", b"offset", "partition", b"partition", "timestamp_ms", b"timestamp_ms", "topic_id", b"topic_id", "wait_ms", b"wait_ms", "wants", b"wants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerFetch: _TypeAlias = PeerFetch  # noqa: Y015
+
+@_typing.final
+class PeerFetched(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    LOG_START_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """0: answers nothing, says that the callee lives."""
+    code: _builtins.str
+    """Code of the error; empty: it was done."""
+    message: _builtins.str
+    leader: _builtins.str
+    """Where a NOT_LEADER points to."""
+    leader_epoch: _builtins.int
+    next_offset: _builtins.int
+    """Behind the batches, or what was asked for."""
+    high_watermark: _builtins.int
+    log_start: _builtins.int
+    batches: _builtins.bytes
+    """Back to back, as they lie."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        code: _builtins.str = ...,
+        message: _builtins.str = ...,
+        leader: _builtins.str = ...,
+        leader_epoch: _builtins.int = ...,
+        next_offset: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
+        log_start: _builtins.int = ...,
+        batches: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "code", b"code", "high_watermark", b"high_watermark", "id", b"id", "leader", b"leader", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "message", b"message", "next_offset", b"next_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerFetched: _TypeAlias = PeerFetched  # noqa: Y015
+
+@_typing.final
 class ReadRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

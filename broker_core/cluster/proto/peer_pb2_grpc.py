@@ -44,6 +44,11 @@ class PeerStub:
                 request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAppends.SerializeToString,
                 response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAnswers.FromString,
                 _registered_method=True)
+        self.Fetch = channel.stream_stream(
+                '/lakemq.peer.v1.Peer/Fetch',
+                request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerFetches.SerializeToString,
+                response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerFetched.FromString,
+                _registered_method=True)
         self.Read = channel.unary_unary(
                 '/lakemq.peer.v1.Peer/Read',
                 request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadRequest.SerializeToString,
@@ -69,6 +74,14 @@ class PeerServicer:
     def Append(self, request_iterator, context):
         """Batches for partitions that the callee leads, those of one turn of the loop together. Answers
         come when the acks are met, in any order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Fetch(self, request_iterator, context):
+        """Committed batches of partitions that the callee leads, for readers on the caller's node. Answers
+        come in any order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -100,6 +113,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Append,
                     request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAppends.FromString,
                     response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAnswers.SerializeToString,
+            ),
+            'Fetch': grpc.stream_stream_rpc_method_handler(
+                    servicer.Fetch,
+                    request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerFetches.FromString,
+                    response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerFetched.SerializeToString,
             ),
             'Read': grpc.unary_unary_rpc_method_handler(
                     servicer.Read,
@@ -166,6 +184,33 @@ class Peer:
             '/lakemq.peer.v1.Peer/Append',
             lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAppends.SerializeToString,
             lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAnswers.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fetch(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/lakemq.peer.v1.Peer/Fetch',
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerFetches.SerializeToString,
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerFetched.FromString,
             options,
             channel_credentials,
             insecure,

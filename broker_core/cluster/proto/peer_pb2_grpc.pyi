@@ -46,6 +46,10 @@ class PeerStub:
     """Batches for partitions that the callee leads, those of one turn of the loop together. Answers
     come when the acks are met, in any order.
     """
+    Fetch: _grpc.StreamStreamMultiCallable[_peer_pb2.PeerFetches, _peer_pb2.PeerFetched]
+    """Committed batches of partitions that the callee leads, for readers on the caller's node. Answers
+    come in any order.
+    """
     Read: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ReadRequest, _peer_pb2.ReadResponse]
     """Committed batches of a replica of the callee, for a replica that is damaged there."""
     Administer: _grpc.UnaryUnaryMultiCallable[_peer_pb2.AdministerRequest, _peer_pb2.AdministerResponse]
@@ -59,6 +63,10 @@ class PeerAsyncStub(PeerStub):
     Append: _aio.StreamStreamMultiCallable[_peer_pb2.PeerAppends, _peer_pb2.PeerAnswers]  # type: ignore[assignment]
     """Batches for partitions that the callee leads, those of one turn of the loop together. Answers
     come when the acks are met, in any order.
+    """
+    Fetch: _aio.StreamStreamMultiCallable[_peer_pb2.PeerFetches, _peer_pb2.PeerFetched]  # type: ignore[assignment]
+    """Committed batches of partitions that the callee leads, for readers on the caller's node. Answers
+    come in any order.
     """
     Read: _aio.UnaryUnaryMultiCallable[_peer_pb2.ReadRequest, _peer_pb2.ReadResponse]  # type: ignore[assignment]
     """Committed batches of a replica of the callee, for a replica that is damaged there."""
@@ -82,6 +90,16 @@ class PeerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_peer_pb2.PeerAnswers], _abc.AsyncIterator[_peer_pb2.PeerAnswers]]:
         """Batches for partitions that the callee leads, those of one turn of the loop together. Answers
         come when the acks are met, in any order.
+        """
+
+    @_abc_1.abstractmethod
+    def Fetch(
+        self,
+        request_iterator: _MaybeAsyncIterator[_peer_pb2.PeerFetches],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_peer_pb2.PeerFetched], _abc.AsyncIterator[_peer_pb2.PeerFetched]]:
+        """Committed batches of partitions that the callee leads, for readers on the caller's node. Answers
+        come in any order.
         """
 
     @_abc_1.abstractmethod

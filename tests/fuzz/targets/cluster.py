@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader
-from lakemq.broker_core.api.types import Acks, AppendResult, Offset
+from lakemq.broker_core.api.records.batch import encode, split
+from lakemq.broker_core.api.types import Acks, AppendResult, Columns, FetchResult, Offset
 from lakemq.broker_core.cluster.append_frames import (
     AppendAnswer,
     AppendRequest,
@@ -13,6 +14,15 @@ from lakemq.broker_core.cluster.append_frames import (
     decode_appends,
     encode_answers,
     request_bytes,
+)
+from lakemq.broker_core.cluster.reading.fetch_frames import (
+    FetchAnswer,
+    FetchRequest,
+    Wants,
+    answer_parts,
+    decode_answer,
+    decode_requests,
+    encode_requests,
 )
 from lakemq.broker_core.cluster.replica_frames import (
     Diverging,
@@ -94,6 +104,33 @@ def answers(data: bytes) -> None:
     with contextlib.suppress(BadFrame):
         for each in decode_answers(data):
             assert isinstance(each.outcome, AppendResult | LakeMQError)
+
+
+@target("cluster.fetches", seeds=[
+    encode_requests([
+        FetchRequest(1, "0f" * 16, 3, Wants.BATCHES, 7, 1 << 20, 500),
+        FetchRequest(2, "0f" * 16, 3, Wants.TIME, timestamp_ms=1 << 40),
+    ]),
+])  # fmt: skip
+def fetches(data: bytes) -> None:
+    """What a leader takes for requests of readers; what it takes is written and read again."""
+    with contextlib.suppress(BadFrame):
+        found = decode_requests(data)
+        assert decode_requests(encode_requests(found)) == found
+
+
+@target("cluster.fetched", seeds=[
+    b"".join(answer_parts(FetchAnswer(3, FetchResult(
+        encode(Columns([b"a", b"b"]), now_ms=1), Offset(2), Offset(9), Offset(0)
+    )))),
+    b"".join(answer_parts(FetchAnswer(4, NotLeader("no", leader="n2", epoch=4)))),
+])  # fmt: skip
+def fetched(data: bytes) -> None:
+    """What a reader takes for a leader's answer; batches end before the offset behind them."""
+    with contextlib.suppress(BadFrame):
+        outcome = decode_answer(data).outcome
+        if isinstance(outcome, FetchResult):
+            assert all(each.last_offset < outcome.next_offset for _, each in split(outcome.data))
 
 
 def _log() -> LogShape:

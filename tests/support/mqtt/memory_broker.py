@@ -158,6 +158,9 @@ class MemoryBroker:
         self.topic(topic)
         return MemoryLog(self, topic, self.batches.setdefault(topic, []))
 
+    def reader(self, topic: str, partition: int) -> MemoryReader:
+        return MemoryReader(self.partition(topic, partition))
+
     def publish(
         self,
         topic: str,
@@ -439,3 +442,15 @@ async def until(holds: Callable[[], bool], within_s: float = 30) -> None:
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+class MemoryReader:
+    """Implements `PartitionReader` over a log of this process."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.fetch = log.fetch
+        self.offset_for_timestamp = log.offset_for_timestamp
+        self._log = log
+
+    async def bounds(self) -> tuple[Offset, Offset]:
+        return self._log.log_start_offset, self._log.high_watermark

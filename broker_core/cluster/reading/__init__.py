@@ -1,0 +1,1 @@
+"""Reading of partitions that other nodes lead."""
