@@ -100,7 +100,7 @@ class NodeAdministration:
         await asyncio.sleep(0)
 
     async def ask(self, node_id: str, request: bytes) -> bytes:
-        """What the admin API of another broker answers. Raises Unavailable."""
+        """See `AdministeredNode`."""
         if self._core is None:
             raise Unavailable(f"{self.node_id} is no broker and reaches none: ask {node_id}")
         return await administer(self._core.network.peers, node_id, request)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from google.protobuf.message import DecodeError
 
-from lakemq.broker_core.api.errors import InvalidRequest, Unavailable
+from lakemq.broker_core.api.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from lakemq.broker_core.cluster.identity import Peer
 from lakemq.broker_core.cluster.peers import Peers
 from lakemq.broker_core.cluster.proto import peer_pb2 as pb
@@ -33,10 +33,11 @@ class Administering:
 
 
 async def administer(peers: Peers, node: str, request: bytes) -> bytes:
-    """What the admin API of a node answers. Raises Unavailable, NotAuthenticated."""
+    """What the admin API of a node answers. Raises Unavailable: it has done nothing;
+    OutcomeUnknown, NotAuthenticated."""
     message = pb.AdministerRequest(request=request).SerializeToString()
     answer = await peers.call(node, METHOD, message)
     try:
         return pb.AdministerResponse.FromString(answer).answer
     except DecodeError as error:
-        raise Unavailable(f"{node}: not an AdministerResponse: {error}") from None
+        raise OutcomeUnknown(f"{node}: not an AdministerResponse: {error}") from None

@@ -34,6 +34,8 @@ from lakemq.broker_core.cluster.replica_frames import SEND_MAX_BYTES
 from lakemq.broker_core.cluster.streams import ByteStream, FollowerStream, first_of
 
 SERVICE: Final = "/lakemq.peer.v1.Peer/"
+REFUSED: Final = "lakemq-error"
+"""Trailer of a call that this node refused: the error's code."""
 STREAMS_PER_PEER_MAX: Final = 8
 """Calls of one node at a time; a node makes one of each kind."""
 OPTIONS: Final = (
@@ -220,6 +222,7 @@ class PeerServer:
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"{peer.node_id!r} has {STREAMS_PER_PEER_MAX} calls open, the most it may have",
+                ((REFUSED, Unavailable.code),),
             )
         return peer
 
@@ -292,7 +295,7 @@ async def _abort(context: Any, error: LakeMQError) -> None:
         status = grpc.StatusCode.UNAVAILABLE
     else:
         status = grpc.StatusCode.INVALID_ARGUMENT
-    await context.abort(status, str(error))
+    await context.abort(status, str(error), ((REFUSED, error.code),))
 
 
 def _credentials(tls: PeerTls) -> grpc.ServerCredentials:

@@ -12,9 +12,9 @@ from typing import Any, Final
 import grpc
 
 from lakemq.broker_core.api.backoff import Backoff
-from lakemq.broker_core.api.errors import LakeMQError, Unavailable
+from lakemq.broker_core.api.errors import LakeMQError, OutcomeUnknown, Unavailable
 from lakemq.broker_core.cluster.identity import PeerBook, PeerIdentity, PeerTls, metadata_of
-from lakemq.broker_core.cluster.peer_server import OPTIONS, SERVICE
+from lakemq.broker_core.cluster.peer_server import OPTIONS, REFUSED, SERVICE
 from lakemq.broker_core.cluster.streams import ByteStream, LeaderStream, first_of
 
 _RETRY_FIRST_MS: Final = 50
@@ -22,6 +22,8 @@ _RETRY_MAX_MS: Final = 1_000
 _CONNECT_S: Final = 3.0
 """How long a node may take to accept a stream."""
 _CALL_S: Final = 3.0
+_NOT_SENT: Final = ("failed to connect to all addresses", "errors resolving", "DNS resolution")
+"""How gRPC begins to say that there was no connection to send a call on."""
 _CHANNEL_OPTIONS: Final = (
     *OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -128,7 +130,8 @@ class Peers:
     async def call(
         self, node: str, method: str, request: bytes, timeout_s: float = _CALL_S
     ) -> bytes:
-        """The answer of a node. Raises Unavailable, NotAuthenticated."""
+        """The answer of a node. Raises Unavailable: it was not asked, or refused; OutcomeUnknown:
+        it was asked, and has not answered; NotAuthenticated."""
         ask: Any = self._channel(node).unary_unary(SERVICE + method)
         call: Any = ask(request, metadata=self._identity.metadata(), timeout=timeout_s)
         try:
@@ -136,7 +139,8 @@ class Peers:
             self._book.check_callee(node, metadata_of(await call.initial_metadata()))
             return answer
         except grpc.aio.AioRpcError as error:
-            raise Unavailable(f"{node}: {error.details() or error.code().name}") from None
+            kind = Unavailable if _is_refusal(error) else OutcomeUnknown
+            raise kind(f"{node}: {error.details() or error.code().name}") from None
         finally:
             call.cancel()
 
@@ -184,6 +188,14 @@ class Peers:
         await asyncio.gather(*kept, *self._closing, return_exceptions=True)
         channels, self._channels = self._channels, {}
         await asyncio.gather(*(channel.close() for _, channel in channels.values()))
+
+
+def _is_refusal(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the node has not carried the call out, for certain."""
+    if (error.details() or "").startswith(_NOT_SENT):
+        return error.code() is grpc.StatusCode.UNAVAILABLE
+    # gRPC itself ends calls with codes that a node's refusals have, too.
+    return any(name == REFUSED for name, _ in error.trailing_metadata() or ())
 
 
 async def _ended_by(event: asyncio.Event) -> None:

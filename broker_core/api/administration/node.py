@@ -102,7 +102,8 @@ class AdministeredNode(Protocol):
         """Let others have their turn on the event loop."""
 
     async def ask(self, node_id: str, request: bytes) -> bytes:
-        """What the admin API of another broker answers. Raises Unavailable."""
+        """What the admin API of another broker answers. Raises Unavailable: it has done nothing;
+        OutcomeUnknown."""
 
     def answer_peers(self, answer: AnswerPeer) -> None:
         """Have `answer` called with what other brokers ask this one; only they can."""

@@ -72,6 +72,8 @@ def exit_code_of(code: str, *, retriable: bool = False) -> ExitCode:
         return ExitCode.USAGE
     if code == "NOT_FOUND" or code.startswith("UNKNOWN_"):
         return ExitCode.UNKNOWN
+    if code == "OUTCOME_UNKNOWN":  # no answer came, though it is not to be tried again blindly
+        return ExitCode.UNAVAILABLE
     return ExitCode.UNAVAILABLE if retriable else ExitCode.FAILED
 
 

@@ -15,9 +15,14 @@ from typing import Any, Final
 
 from lakemq.broker_core.api.access import Rule
 from lakemq.broker_core.api.administration.node import AdministeredNode
-from lakemq.broker_core.api.errors import InvalidRequest, Unavailable, UnknownNode
+from lakemq.broker_core.api.errors import (
+    InvalidRequest,
+    OutcomeUnknown,
+    Unavailable,
+    UnknownNode,
+)
 from lakemq.broker_core.api.types import AccessContext, Principal
-from lakemq.plugins.admin.api.problems import Problem
+from lakemq.plugins.admin.api.problems import Problem, problem_of
 
 MESSAGE_MAX_BYTES: Final = 24 * 1024 * 1024
 """A body of 16 MiB in base64, and what goes with it."""
@@ -109,18 +114,20 @@ class PeerReply:
 
     @classmethod
     def decode(cls, data: bytes) -> PeerReply:
-        """Inverse. Raises Unavailable."""
+        """Inverse. Raises OutcomeUnknown."""
         head, _, body = data.partition(b"\n")
         try:
             found: Any = json.loads(head)
             return cls(int(found["status"]), body, dict(found["notes"]))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise Unavailable(f"a node's answer can't be read: {error}") from None
+            raise OutcomeUnknown(f"a node's answer can't be read: {error}") from None
 
     def problem(self) -> Problem:
         """Of a status of 400 and more."""
         try:
             found: Any = json.loads(self.body)
+            if found["code"] == OutcomeUnknown.code:  # 503 and retriable, of older nodes
+                return problem_of(OutcomeUnknown(str(found["detail"])))
             return Problem(
                 self.status, str(found["code"]), str(found["detail"]),
                 retriable=bool(found["retriable"]),
@@ -140,7 +147,8 @@ class PeerCalls:
         """Reads of each node that wait, or are under way."""
 
     async def ask(self, node_id: str, call: PeerCall, *, apart: bool = False) -> PeerReply:
-        """`apart`: it reads records. Raises Unavailable, UnknownNode."""
+        """`apart`: it reads records. Raises Unavailable, UnknownNode; OutcomeUnknown: a change
+        that may have been made."""
         known = self._node.broker.nodes() if self._node.broker is not None else ()
         # None is known before the first answer of the MetaService.
         if known and all(each.node_id != node_id for each in known):
@@ -149,7 +157,19 @@ class PeerCalls:
             return await self._read(node_id, call)
         room = self._room.setdefault(node_id, asyncio.Semaphore(_AT_ONCE))
         async with room:
+            return await self._asked(node_id, call)
+
+    async def _asked(self, node_id: str, call: PeerCall) -> PeerReply:
+        """Raises Unavailable, OutcomeUnknown."""
+        try:
             return PeerReply.decode(await self._node.ask(node_id, call.encode()))
+        except OutcomeUnknown as error:
+            if call.method == "GET":  # asked again it does no harm
+                raise Unavailable(str(error)) from None
+            raise OutcomeUnknown(
+                f"{node_id} was asked and has not answered: it may have done it; look before you "
+                f"ask again ({error})"
+            ) from None
 
     async def _read(self, node_id: str, call: PeerCall) -> PeerReply:
         """Raises Unavailable."""
@@ -159,6 +179,6 @@ class PeerCalls:
         self._reading[node_id] += 1
         try:
             async with room:
-                return PeerReply.decode(await self._node.ask(node_id, call.encode()))
+                return await self._asked(node_id, call)
         finally:
             self._reading[node_id] -= 1

@@ -18,11 +18,14 @@ from lakemq.broker_core.api.errors import (
     NotAuthenticated,
     NotAuthorized,
     OffsetOutOfRange,
+    OutcomeUnknown,
     TopicExists,
     Unavailable,
 )
 
 CONTENT_TYPE: Final = "application/problem+json"
+OUTCOME_UNKNOWN: Final = "urn:lakemq:problem:outcome-unknown"
+"""Type of a problem: the request may have been carried out. Other problems have none."""
 _CONFLICTS: Final = (Conflict, GroupNotEmpty, TopicExists)
 _TEXT_MAX: Final = 500
 _FOUND_MAX: Final = 20
@@ -42,6 +45,7 @@ class ProblemAnswer(Answer):
     """Why a request was not carried out (RFC 9457)."""
 
     type: str = "about:blank"
+    """`urn:lakemq:problem:outcome-unknown` of a change that may have been made."""
     title: str
     """The status in words."""
     status: int
@@ -50,7 +54,7 @@ class ProblemAnswer(Answer):
     code: str
     """Stable, for programs."""
     retriable: bool
-    """The same request may succeed later."""
+    """The same request may succeed later, and has done nothing yet."""
     errors: list[Fault] = Field(default_factory=list)
     """Each thing that was wrong, where there may be several."""
 
@@ -73,6 +77,7 @@ class Problem(Exception):
         self.code = code
         self.headers = dict(headers or {})
         self.answer = ProblemAnswer(
+            type=OUTCOME_UNKNOWN if code == OutcomeUnknown.code else "about:blank",
             title=HTTPStatus(status).phrase, status=status, detail=detail, code=code,
             retriable=retriable, errors=list(errors),
         )  # fmt: skip
@@ -85,6 +90,9 @@ class Problem(Exception):
 def problem_of(error: LakeMQError) -> Problem:
     """The error of the broker as a problem. 401 asks browsers and curl for a user."""
     headers: dict[str, str] = {}
+    if isinstance(error, OutcomeUnknown):
+        # A program that tries again what is retriable would make the change twice.
+        return Problem(504, error.code, str(error))
     if isinstance(error, NotAuthenticated):
         status = 401
         headers["WWW-Authenticate"] = 'Basic realm="lakemq", charset="UTF-8"'

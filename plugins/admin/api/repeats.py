@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar
 
-from lakemq.plugins.admin.api.problems import Problem
+from lakemq.plugins.admin.api.problems import OUTCOME_UNKNOWN, Problem
 
 REMEMBERED_MS: Final = 10 * 60 * 1000
 REMEMBERED_MAX: Final = 1_000
@@ -37,7 +37,7 @@ class Repeats:
 
     async def once(self, key: Key, request: object, carry_out: Callable[[], Awaitable[T]]) -> T:
         """What `carry_out` gives, or gave for an equal request with this key. One that failed is
-        carried out again. Raises Problem."""
+        carried out again, but not one that may have been done. Raises Problem."""
         if len(key[-1]) > KEY_MAX:
             raise Problem(400, "INVALID_REQUEST", f"Idempotency-Key has over {KEY_MAX} characters")
         digest, now_ms = hashlib.sha256(repr(request).encode()).digest(), self._now_ms()
@@ -51,11 +51,20 @@ class Repeats:
                 )  # fmt: skip
             if not known.reply.done():
                 raise Problem(409, "CONFLICT", "the same request is under way", retriable=True)
-            return known.reply.result()  # type: ignore[return-value]  # of the same route
+            found = known.reply.result()
+            if isinstance(found, Problem):
+                raise found
+            return found  # type: ignore[return-value]  # of the same route
         reply: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._known[key] = _Answered(digest, now_ms, reply)
         try:
             answer = await carry_out()
+        except Problem as problem:
+            if problem.answer.type == OUTCOME_UNKNOWN:
+                reply.set_result(problem)
+            else:
+                del self._known[key]
+            raise
         except BaseException:
             del self._known[key]
             raise

@@ -3,6 +3,7 @@ another node is carried out there."""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 
@@ -129,6 +130,24 @@ def test_a_node_that_is_down_is_missing_and_the_rest_is_answered(nodes: Nodes) -
         assert ask(nodes["a"], "GET", "plugins?node=b").status == 503
     finally:
         nodes["b"].start(60)
+    until(lambda: ask(nodes["a"], "GET", "plugins?node=b"), lambda found: found.status == 200)
+
+
+def test_a_change_that_a_node_has_not_answered_may_have_been_made(nodes: Nodes) -> None:
+    until(lambda: ask(nodes["a"], "GET", "plugins?node=b"), lambda found: found.status == 200)
+    frozen = nodes["b"].process
+    assert frozen is not None
+    frozen.send_signal(signal.SIGSTOP)
+    try:
+        found = ask(nodes["a"], "POST", "nodes/b/reload")
+        read = ask(nodes["a"], "GET", "key-uses?node=b")
+    finally:
+        frozen.send_signal(signal.SIGCONT)
+    assert (found.status, found.json["code"]) == (504, "OUTCOME_UNKNOWN"), found
+    assert found.json["retriable"] is False and "look before you ask again" in found.json["detail"]
+    assert (read.status, read.json["retriable"]) == (503, True), read
+    noted = ask(nodes["a"], "GET", "audit?node=a&q=reload").data[0]
+    assert (noted["outcome"], noted["resource"]) == ("OUTCOME_UNKNOWN", "b")
     until(lambda: ask(nodes["a"], "GET", "plugins?node=b"), lambda found: found.status == 200)
 
 

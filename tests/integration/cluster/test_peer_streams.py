@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from lakemq.broker_core.api.errors import LakeMQError, StartupError, Unavailable
+from lakemq.broker_core.api.errors import LakeMQError, OutcomeUnknown, StartupError, Unavailable
 from lakemq.broker_core.cluster import peer_server, streams
 from lakemq.broker_core.cluster.identity import Peer, PeerBook, PeerIdentity, PeerTls
 from lakemq.broker_core.cluster.peer_server import SERVICE, STREAMS_PER_PEER_MAX, PeerServer
@@ -381,6 +381,34 @@ async def test_calls_answer_and_report_why_not() -> None:
         assert await node.peers.call("n1", "Read", b"x") == b"n2x"
         with pytest.raises(Unavailable, match="not now"):
             await node.peers.call("n1", "Read", b"")
+    with pytest.raises(Unavailable, match="failed to connect"):
+        await node.peers.call("n1", "Read", b"x")
+
+
+async def test_a_call_without_an_answer_may_have_been_carried_out() -> None:
+    cluster: dict[str, Node] = {}
+    slow, node = Node("n1", cluster), Node("n2", cluster)
+    done: list[bytes] = []
+
+    async def answer(peer: Peer, request: bytes) -> bytes:
+        done.append(request)
+        if request == b"defect":
+            raise ValueError("a defect")
+        await asyncio.Event().wait()
+        return b""
+
+    slow.serve = lambda server: server.serve_call("Read", answer)
+    async with running(node):
+        async with running(slow):
+            with pytest.raises(OutcomeUnknown, match="Deadline Exceeded"):
+                await node.peers.call("n1", "Read", b"slow", timeout_s=0.5)
+            with pytest.raises(OutcomeUnknown, match="n1: "):
+                await node.peers.call("n1", "Read", b"defect")
+            ended = asyncio.ensure_future(node.peers.call("n1", "Read", b"ended"))
+            await until(lambda: len(done) == 3)
+        with pytest.raises(OutcomeUnknown, match="n1: "):
+            await ended
+    assert done == [b"slow", b"defect", b"ended"]
 
 
 async def test_a_name_is_not_spoken_for_by_who_took_its_address() -> None:

@@ -23,7 +23,13 @@ from lakemq.broker_core.api.administration.routes import (
     OwnQuery,
     expect,
 )
-from lakemq.broker_core.api.errors import GroupNotEmpty, NotAuthorized, PluginError, UnknownEntry
+from lakemq.broker_core.api.errors import (
+    GroupNotEmpty,
+    NotAuthorized,
+    OutcomeUnknown,
+    PluginError,
+    UnknownEntry,
+)
 from lakemq.broker_core.api.ports import Listener, PluginContext
 from lakemq.broker_core.api.types import (
     AccessContext,
@@ -224,6 +230,53 @@ async def test_every_node_carries_a_request_out() -> None:
     with pytest.raises(Problem) as caught:
         await cluster.ask("n1", "PUT", "things/a", {"size": 6}, node="*")
     assert caught.value.code == "UNKNOWN_NODE"
+
+
+@pytest.mark.parametrize("said", [None, b"", b"{}\n{}"], ids=["nothing", "empty", "unreadable"])
+async def test_a_change_without_an_answer_may_have_been_made(said: bytes | None) -> None:
+    cluster = Cluster({"n1": {"a": 1}, "n2": {"a": 5}})
+    node, calls = cluster.nodes["n2"], 0
+    answer = node.answer
+    assert answer is not None
+
+    async def slow(request: bytes) -> bytes:
+        nonlocal calls
+        calls += 1
+        await answer(request)
+        if said is None:
+            raise OutcomeUnknown("n2: Deadline Exceeded")
+        return said
+
+    node.answer = slow
+    for _ in range(2):  # the same key: it is not made again
+        with pytest.raises(Problem, match="n2 was asked and has not answered") as caught:
+            await cluster.ask("n1", "PUT", "things/a", {"size": 6}, key="k", node="n2")
+        found = json.loads(caught.value.body())
+        assert (found["status"], found["code"]) == (504, "OUTCOME_UNKNOWN")
+        assert found["type"] == "urn:lakemq:problem:outcome-unknown"
+        assert found["retriable"] is False
+    assert (calls, cluster.things["n2"]["a"]) == (1, 6)
+    assert [each.outcome for each in cluster.audits["n1"].changes] == ["OUTCOME_UNKNOWN"]
+    # A read does no harm when it is asked again.
+    with pytest.raises(Problem) as caught:
+        await cluster.ask("n1", "GET", "things/a", node="n2")
+    assert (caught.value.status, caught.value.answer.retriable) == (503, True)
+    with pytest.raises(Problem, match="done by n1, perhaps not by n2") as caught:
+        await cluster.ask("n1", "DELETE", "things/a", node="*")
+    assert (caught.value.status, caught.value.answer.retriable) == (504, False)
+
+
+async def test_a_node_that_does_not_know_tells_so_whatever_its_version() -> None:
+    cluster = Cluster({"n1": {"a": 1}, "n2": {"a": 5}})
+
+    async def older(request: bytes) -> bytes:
+        body = {"status": 503, "code": "OUTCOME_UNKNOWN", "detail": "x", "retriable": True}
+        return PeerReply(503, json.dumps(body).encode(), {}).encode()
+
+    cluster.nodes["n2"].answer = older
+    with pytest.raises(Problem) as caught:
+        await cluster.ask("n1", "PUT", "things/a", {"size": 6}, node="n2")
+    assert (caught.value.status, caught.value.answer.retriable) == (504, False)
 
 
 async def test_rights_are_checked_on_both_nodes() -> None:
