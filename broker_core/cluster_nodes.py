@@ -11,7 +11,7 @@ from typing import Final
 
 from lakemq.broker_core.api.types import NodeInfo
 from lakemq.meta_service.api.errors import MetaError
-from lakemq.meta_service.api.types import MetaClient, NodeRegistration
+from lakemq.meta_service.api.types import MetaClient, NodeRegistration, machine_of
 
 _log: Final = logging.getLogger(__name__)
 _POLL_S: Final = 2.0
@@ -101,7 +101,13 @@ def node_infos(registrations: Iterable[NodeRegistration]) -> tuple[NodeInfo, ...
     """Registrations of the catalog as values of the broker's API."""
     return tuple(
         NodeInfo(
-            each.node_id, each.addresses, each.rack, each.version, each.state, each.broker_epoch
+            each.node_id,
+            each.addresses,
+            each.rack,
+            each.version,
+            each.state,
+            each.broker_epoch,
+            machine_of(each),
         )
         for each in registrations
-    )  # fmt: skip
+    )

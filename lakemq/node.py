@@ -23,6 +23,8 @@ from lakemq.broker_core.api.ports import (
     Listener,
     Mechanism,
     PluginContext,
+    ProcessShare,
+    Sharing,
     Storage,
 )
 from lakemq.broker_core.api.records.stored import SKIPPED
@@ -47,10 +49,11 @@ from lakemq.loop_watchdog import LoopWatchdog
 from lakemq.member_catalog import MemberCatalog
 from lakemq.meta_service.api.errors import StartupFailed
 from lakemq.meta_service.api.remote.control_calls import HeartbeatReport
-from lakemq.meta_service.api.types import NodeRegistration
+from lakemq.meta_service.api.types import PROCESS_ROLE, NodeRegistration
 from lakemq.meta_service.server.member import MetaMember
 from lakemq.meta_service.server.tls import load_pem
 from lakemq.node_load import NodeLoad
+from lakemq.processes.plan import client_port
 from lakemq.registration import Registration
 from lakemq.reloading import Reloads
 from lakemq.remote_meta import RemoteMeta
@@ -230,7 +233,12 @@ class Node:
             self.data_dir / plugin.name,
             self.telemetry.meter(f"plugins.{plugin.name}"),
             self.telemetry.traces,
+            self._process_share(),
         )
+
+    def _process_share(self) -> ProcessShare | None:
+        number = self.config.node.process
+        return ProcessShare(number, client_port(self.config, number)) if number else None
 
     def _storage(self) -> tuple[Storage, Path]:
         """The storage engine, and the folder that holds its data."""
@@ -370,7 +378,7 @@ class Node:
             VERSION,
             heartbeats=True,
             storage_id=storage,
-            roles=tuple(self.config.node.roles),
+            roles=(*self.config.node.roles, *([PROCESS_ROLE] if self.config.node.process else [])),
         )
         self._load = NodeLoad(self.data_dir)
         self._registration = registration = Registration(
@@ -407,6 +415,15 @@ class Node:
             for address in listener.addresses()
         }
         return {**found, **self._member.addresses()}
+
+    def shared_addresses(self) -> dict[str, str]:
+        """Listener name -> `host:port` at which any process of the node answers."""
+        return {
+            listener.name: address
+            for listener in self.listeners
+            if isinstance(listener, Sharing)
+            for address in listener.shared_addresses()
+        }
 
     def _use(self, before: Config, after: Config) -> None:
         """Go on with another configuration, of which only what is `Reloadable` differs."""

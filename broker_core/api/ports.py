@@ -56,6 +56,15 @@ Tap = Callable[[Sequence[CommittedBatch]], None]
 nor raise."""
 
 
+class ProcessShare(NamedTuple):
+    """Which of the processes of a node this is. They listen on the same ports (SO_REUSEPORT)."""
+
+    number: int
+    """From 1 on. What only one process can have, like a unix socket, is the first one's."""
+    port: int
+    """Where clients reach this process and none of the others; 0: the system chooses one."""
+
+
 @dataclass(frozen=True)
 class PluginContext:
     """What a plugin gets when it is loaded."""
@@ -69,6 +78,8 @@ class PluginContext:
     meter: Meter
     traces: Traces | None = None
     """None: traces are off."""
+    process: ProcessShare | None = None
+    """None: the node is a process alone."""
 
 
 AppendDone = Callable[[AppendResult | LakeMQError], None]
@@ -233,6 +244,15 @@ class Connected(Protocol):
 
     def connections(self) -> int:
         """Open now; asked for after `start`."""
+
+
+@runtime_checkable
+class Sharing(Protocol):
+    """A listener that has addresses beside those of `Listener.addresses`, at which any process of
+    the node may answer."""
+
+    def shared_addresses(self) -> Sequence[str]:
+        """`host:port`; none where the node is a process alone."""
 
 
 @runtime_checkable

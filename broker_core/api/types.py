@@ -246,6 +246,9 @@ class NodeInfo:
     """`active`, `fenced` or `draining`."""
     broker_epoch: int = 0
     """Number of its registration."""
+    machine: str = ""
+    """Replicas of a partition go to different ones: the node itself, or what several processes
+    share. Empty: the node itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.errors import NotAuthenticated, StaleEpoch, Unavailable
+from lakemq.meta_service.api.types import node_of
 
 _NODE: Final = "lakemq-node"
 _EPOCH: Final = "lakemq-broker-epoch"
@@ -73,7 +74,8 @@ class PeerBook:
         """
         node, epoch = metadata.get(_NODE, ""), metadata.get(_EPOCH, "")
         # What it says is a claim; the certificate that TLS verified is the proof.
-        if names is not None and node not in names:
+        # Processes of a node share its certificate, which names the node alone.
+        if names is not None and not {node, node_of(node)}.intersection(names):
             raise NotAuthenticated(f"the certificate does not name {node!r}")
         cluster = metadata.get(_CLUSTER, "")
         if cluster != self._identity.cluster_id:

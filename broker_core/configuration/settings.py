@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from lakemq.broker_core.api.settings import Port, Reloadable, Section, Unlimited
+from lakemq.meta_service.api.types import node_of
+
+PROCESSES_MAX: Final = 64
 
 
 class NodeSettings(Section):
@@ -31,12 +34,26 @@ class NodeSettings(Section):
     log_format: Literal["text", "json", "journald"] = "text"
     """`text` and `json`: lines on standard error; `journald`: entries of systemd's journal with
     fields of their own (`journalctl LAKEMQ_CLIENT=...`)."""
+    processes: Annotated[int, Field(ge=1, le=PROCESSES_MAX)] | Literal["auto"] = 1
+    """Processes that share this node's ports and work, each with partitions of its own, in one data
+    folder; `auto`: one for each CPU (docs/cluster.md)."""
+    process: int = Field(default=0, ge=0, le=PROCESSES_MAX)
+    """Which of them this is; `lakemq start` sets it, 0: all of them, or the only one."""
+    process_ports: Port = 0
+    """First of the ports on which single processes are reached: two for each, one for clients and
+    one for other brokers. 0: the system chooses them."""
     event_loop: Literal["auto", "uvloop", "asyncio"] = "auto"
     """What drives the sockets; `auto`: uvloop where it is installed, else asyncio's own."""
 
     loop_stall_ms: int = Field(default=200, ge=0, le=60_000)
     """What holds the event loop for longer is named in the log and counted
     (`lakemq_node_loop_stalls`): it serves no client meanwhile (ms); 0: not at all."""
+
+    @model_validator(mode="after")
+    def _is_no_process(self) -> Self:
+        if not self.process and node_of(self.id) != self.id:
+            raise ValueError(f"id {self.id} ends as ids of further processes of a node do")
+        return self
 
 
 class ClusterSettings(Section):

@@ -57,8 +57,8 @@ def wish(topic: TopicInfo, brokers: int, min_in_sync: int = 0) -> Wish | None:
 
 
 def count_brokers(nodes: tuple[NodeInfo, ...]) -> int:
-    """Nodes that hold replicas, those that are away too."""
-    return sum(_PEER in each.addresses for each in nodes)
+    """Nodes that hold replicas, those that are away too; processes of one machine count as one."""
+    return len({each.machine or each.node_id for each in nodes if _PEER in each.addresses})
 
 
 class SharedTopics:

@@ -25,7 +25,7 @@ from lakemq.broker_core.topic_names import (
 )
 from lakemq.broker_core.topics.shared_topics import MAJORITY_FROM, replication_of
 from lakemq.meta_service.api.errors import MetaError, UnsupportedCommand
-from lakemq.meta_service.api.types import MetaClient, TopicDescription
+from lakemq.meta_service.api.types import MetaClient, TopicDescription, machine_of
 
 PARTITIONS_MAX: Final = 10_000
 LEVEL_WAIT_S: Final = 10.0
@@ -127,7 +127,7 @@ class TopicAdmin:
 
     async def _count_nodes(self) -> int:
         try:
-            return max(1, len(await self._meta.nodes()))
+            return max(1, len({machine_of(each) for each in await self._meta.nodes()}))
         except MetaError as error:
             raise broker_error(error, "nodes") from None
 

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -40,6 +40,8 @@ from lakemq.cli.overview.top import top
 from lakemq.cli.partition_commands import partition
 from lakemq.cli.quota_commands import quota
 from lakemq.cli.user_commands import user
+from lakemq.processes.plan import check, count_of
+from lakemq.processes.supervisor import Supervisor
 from lakemq.runtime import loop_factory, settle
 from lakemq.service_manager import READY, STOPPING, notify, reloading
 from lakemq.spark_plugin.cli.commands import commands as spark_commands
@@ -90,31 +92,40 @@ Join = Annotated[
 ]
 
 
+Processes = Annotated[
+    str | None,
+    typer.Option(
+        "--processes", metavar="N|auto",
+        help="Overrides node.processes: how many processes share the work; auto: one for each CPU.",
+    ),
+]  # fmt: skip
+
+
 LogFormat = Annotated[
     str | None,
     typer.Option("--log-format", metavar="text|json|journald", help="Overrides node.log_format."),
 ]
 
 
-def _load(
-    file: Path | None,
-    data_dir: Path | None = None,
-    join: Sequence[str] = (),
-    log_format: str | None = None,
-) -> Config:
-    environment = dict(os.environ)
-    if join:
-        # As environment variables, which come before the file: options have one way in, and are
-        # checked alike.
-        environment["LAKEMQ_META__JOIN"] = json.dumps(list(join))
-    if log_format is not None:
-        environment["LAKEMQ_NODE__LOG_FORMAT"] = log_format
-    if data_dir is not None:
-        environment["LAKEMQ_NODE__DATA_DIR"] = str(data_dir)
+def _load(file: Path | None, environment: Mapping[str, str] = os.environ) -> Config:
     try:
         return load_config(file, environment)
     except LakeMQError as error:
         fail(error)
+
+
+def _with_options(
+    data_dir: Path | None, join: Sequence[str], log_format: str | None, processes: str | None
+) -> dict[str, str]:
+    """The environment with options as variables, which come before the file: they have one way in,
+    and are checked alike."""
+    given = {
+        "LAKEMQ_NODE__DATA_DIR": None if data_dir is None else str(data_dir),
+        "LAKEMQ_META__JOIN": json.dumps(list(join)) if join else None,
+        "LAKEMQ_NODE__LOG_FORMAT": log_format,
+        "LAKEMQ_NODE__PROCESSES": processes,
+    }
+    return {**os.environ, **{name: text for name, text in given.items() if text is not None}}
 
 
 @app.command()
@@ -124,13 +135,21 @@ def start(
     data_dir: DataDir = None,
     join: Join = None,
     log_format: LogFormat = None,
+    processes: Processes = None,
 ) -> None:
     """Run a node until Ctrl-C or SIGTERM."""
-    loaded = _load(config, data_dir, join or (), log_format)
+    environment = _with_options(data_dir, join or (), log_format, processes)
+    loaded = _load(config, environment)
     set_up_logs(loaded.node.log_level, loaded.node.log_format, loaded.node.id)
     try:
+        count = 1 if loaded.node.process else count_of(loaded)
+        if count > 1:
+            check(loaded)
         with asyncio.Runner(loop_factory=loop_factory(loaded.node.event_loop)) as runner:
-            runner.run(_run(loaded))
+            if count > 1:
+                runner.run(Supervisor(loaded, count, config, environment).run())
+            else:
+                runner.run(_run(loaded))
     except LakeMQError as error:
         fail(error)
 
@@ -147,10 +166,12 @@ async def _run(config: Config) -> None:
     # Also before: a node that starts reads the file again when it is ready, one that stops does
     # not, and SIGHUP ends neither.
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
+    if config.node.process:
+        loop.add_reader(sys.stdin.fileno(), stop.set)  # the end of who started this process
     await node.start()
     following = loop.create_task(_reload_at(hangup, node))
     try:
-        addresses = node.addresses()
+        addresses = {**node.addresses(), **node.shared_addresses()}
         settle()
         node.watch_loop()
         lines = [f"{name} {address}" for name, address in addresses.items()]

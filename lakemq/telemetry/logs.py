@@ -17,6 +17,8 @@ from typing import Final
 
 from opentelemetry.trace import get_current_span
 
+from lakemq.meta_service.api.types import node_of
+
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _PLUGINS: Final = "lakemq.plugins."
 MESSAGE_MAX: Final = 8192
@@ -122,7 +124,9 @@ def set_up_logs(level: str, form: str, node_id: str) -> None:
     elif form == "json":
         handler.setFormatter(JsonFormatter(node_id))
     else:
-        handler.setFormatter(logging.Formatter(_TEXT))
+        # Processes of a node write to one log.
+        named = f"{node_id} %(name)s" if node_of(node_id) != node_id else "%(name)s"
+        handler.setFormatter(logging.Formatter(_TEXT.replace("%(name)s", named)))
     logging.basicConfig(level=level.upper(), handlers=[handler])
     # Warnings of Python would be lines of another kind.
     logging.captureWarnings(form != "text")

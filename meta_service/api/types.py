@@ -6,6 +6,7 @@ revision it is true.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -186,6 +187,30 @@ class NodeRegistration:
     admitted: bool = True
     """This registration has been active. Before, it leads nothing: what the process before it led
     has ended."""
+
+
+PROCESS_ROLE: Final = "process"
+"""Of a node that is one of several processes of a machine; its rack ends with `/` and the machine's
+name."""
+
+
+_FURTHER_PROCESS: Final = re.compile(r"\.p[0-9]{1,2}$")
+
+
+def process_id(node_id: str, number: int) -> str:
+    """Node id of one of a node's processes; the first one has the node's own."""
+    return node_id if number == 1 else f"{node_id}.p{number}"
+
+
+def node_of(node_id: str) -> str:
+    """Inverse: the node that a process belongs to. No node is named as a further process is."""
+    return _FURTHER_PROCESS.sub("", node_id)
+
+
+def machine_of(node: NodeRegistration) -> str:
+    """What fails with the node: replicas of a partition go to different machines. The node itself,
+    unless it is one of several processes of a machine."""
+    return node.rack if PROCESS_ROLE in node.roles else node.node_id
 
 
 LEADERLESS_MAX: Final = 100

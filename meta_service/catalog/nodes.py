@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from lakemq.meta_service.api.errors import AlreadyExists, CompareFailed, InvalidArgument, NotFound
-from lakemq.meta_service.api.types import NodeRegistration
+from lakemq.meta_service.api.types import NodeRegistration, machine_of
 from lakemq.meta_service.catalog.commands import RegisterNode, RegisterStorage
 from lakemq.meta_service.catalog.control_commands import (
     ACTIVE,
@@ -86,7 +86,7 @@ def candidates(draft: Draft) -> list[Candidate]:
     nodes = [node for node in all_nodes(draft) if holds_replicas(node)]
     active = [node for node in nodes if node.state == ACTIVE]
     # Rather a node that is fenced for the moment than none at all.
-    return [Candidate(node.node_id, node.rack) for node in active or nodes]
+    return [Candidate(node.node_id, node.rack, machine_of(node)) for node in active or nodes]
 
 
 def holds_replicas(node: NodeRegistration) -> bool:
@@ -196,6 +196,22 @@ class Candidate(NamedTuple):
 
     node_id: str
     rack: str
+    """A path such as `eu-1/r2`, or a name."""
+    machine: str
+    """No two replicas of a partition share one."""
+
+
+def shared_rack(rack: str, others: Iterable[str]) -> int:
+    """How many of the first parts of its path a rack shares with the nearest one of others."""
+    parts = rack.split("/")
+    return max((_shared_parts(parts, other.split("/")) for other in others), default=0)
+
+
+def _shared_parts(some: Sequence[str], others: Sequence[str]) -> int:
+    for count, (one, other) in enumerate(zip(some, others, strict=False)):
+        if one != other:
+            return count
+    return min(len(some), len(others))
 
 
 def place(
@@ -204,7 +220,7 @@ def place(
     """Replicas of each partition, the preferred leader first.
 
     `loads`: replicas that a node has already. Fewer replicas than asked for when there are fewer
-    nodes; none when there is no node.
+    machines; none when there is no node.
     """
     replicas_of = {node.node_id: loads.get(node.node_id, 0) for node in candidates}
     leaders_of = dict.fromkeys(replicas_of, 0)
@@ -224,12 +240,13 @@ def place(
 def _choose(
     candidates: Sequence[Candidate], replicas_of: Mapping[str, int], count: int
 ) -> list[Candidate]:
-    """The least loaded nodes, from racks not yet used as long as there are any."""
+    """The least loaded nodes, each as far from those before as there are any."""
     left = sorted(candidates, key=lambda node: (replicas_of[node.node_id], node.node_id))
     chosen: list[Candidate] = []
     while left and len(chosen) < count:
         racks = {node.rack for node in chosen}
-        best = next((node for node in left if node.rack not in racks), left[0])
-        left.remove(best)
+        # The first of the best: `left` is in the order of load.
+        best = min(left, key=lambda node: shared_rack(node.rack, racks))
         chosen.append(best)
+        left = [node for node in left if node.machine != best.machine]
     return chosen

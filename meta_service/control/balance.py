@@ -18,9 +18,10 @@ from lakemq.meta_service.api.types import (
     PartitionDescription,
     TopicDescription,
     is_brokers_own,
+    machine_of,
 )
 from lakemq.meta_service.catalog.control_commands import ACTIVE, FENCED
-from lakemq.meta_service.catalog.nodes import holds_replicas
+from lakemq.meta_service.catalog.nodes import holds_replicas, shared_rack
 from lakemq.meta_service.control.leader_balance import spread_leaders
 
 FULL_RATIO: Final = 0.9
@@ -130,6 +131,7 @@ class _Planner:
         it stays where it is."""
         self._sizes = sizes
         self._racks = {node.node_id: node.rack for node in nodes}
+        self._machines = {node.node_id: machine_of(node) for node in nodes}
         self._loads = loads
         stays = {n.node_id for n in nodes if n.state in (ACTIVE, FENCED)} - set(leaving)
         takes = sorted(
@@ -234,11 +236,15 @@ class _Planner:
         home.nodes = old + [node for node in home.nodes if node not in old]
 
     def _best(self, home: _Home, others: Sequence[str]) -> str | None:
-        """The emptiest node that may take a replica beside `others`, in a new rack if possible."""
+        """The emptiest node that may take a replica beside `others`, on a machine of its own and
+        as far from their racks as possible."""
         racks = {self._racks.get(node, "") for node in others}
-        free = [node for node in self._takes if node not in home.nodes]
+        machines = {self._machines.get(node, node) for node in (*others, *home.nodes)}
+        free = [node for node in self._takes if self._machines[node] not in machines]
         return min(
-            free, key=lambda node: (self._racks[node] in racks, *self._weight(node)), default=None
+            free,
+            key=lambda node: (shared_rack(self._racks[node], racks), *self._weight(node)),
+            default=None,
         )
 
     def _place(self, number: int, node: str, home: _Home) -> None:
@@ -300,8 +306,11 @@ class _Planner:
         return None
 
     def _keeps_racks(self, home: _Home, old: str, new: str) -> bool:
-        others = {self._racks.get(node, "") for node in home.nodes if node != old}
-        return self._racks[new] not in others or self._racks.get(old, "") in others
+        others = [node for node in home.nodes if node != old]
+        if self._machines[new] in {self._machines.get(node, node) for node in others}:
+            return False
+        racks = {self._racks.get(node, "") for node in others}
+        return shared_rack(self._racks[new], racks) <= shared_rack(self._racks.get(old, ""), racks)
 
     def _lead(self) -> None:
         """First replicas evenly: it costs no copy. Those that need not change stay."""

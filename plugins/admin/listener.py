@@ -29,10 +29,14 @@ class AdminListener:
 
     name = "admin"
 
-    def __init__(self, node: AdministeredNode, settings: AdminSettings) -> None:
-        """Raises ConfigError: TLS, or a dashboard that is not installed."""
+    def __init__(
+        self, node: AdministeredNode, settings: AdminSettings, *, answers_peers_only: bool = False
+    ) -> None:
+        """`answers_peers_only`: no port is opened. Raises ConfigError: TLS, or a dashboard that is
+        not installed."""
         self._node = node
         self._settings = settings
+        self._answers_peers_only = answers_peers_only
         self._host = settings.host or node.host
         self._tls = tls_of(settings, self._host)
         self._access = AdminAccess(node.catalog, settings.hosts)
@@ -47,6 +51,8 @@ class AdminListener:
         """Listen. StartupError if the port is taken; PluginError for routes that clash."""
         routes = [*resources(self._node, self._settings.body_max_bytes), *self._node.routes()]
         service = AdminService(self._node, routes, self._node.give_way)
+        if self._answers_peers_only:
+            return
         document = Document(service.table, self._node.version, self._node.give_way)
         application = AdminApplication(
             self._node, self._access, service, self._health, document

@@ -22,7 +22,9 @@ def register_admin(context: PluginContext, node: AdministeredNode) -> Listener:
     from lakemq.plugins.admin.listener import AdminListener
 
     assert isinstance(context.settings, AdminSettings)
-    return AdminListener(node, context.settings)
+    # Operators and Prometheus ask the first process, which asks the others.
+    further = context.process is not None and context.process.number > 1
+    return AdminListener(node, context.settings, answers_peers_only=further)
 
 
 @hookimpl

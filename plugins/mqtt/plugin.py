@@ -31,7 +31,13 @@ def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Liste
     if context.traces is not None:
         engine.follow(context.traces)
     register_metrics(context.meter, engine.hub)
-    return [MqttListener(each, engine) for each in settings.all_listeners()]
+    process = context.process
+    return [
+        MqttListener(each, engine, shares_port=process is not None)
+        for each in settings.all_listeners()
+        # One process alone can have a unix socket.
+        if process is None or process.number == 1 or each.transport != "unix"
+    ]
 
 
 @hookimpl

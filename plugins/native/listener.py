@@ -11,7 +11,7 @@ from opentelemetry.metrics import Meter
 
 from lakemq.broker_core.api.administration.routes import AnyRoute
 from lakemq.broker_core.api.errors import StartupError
-from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.ports import Broker, ProcessShare
 from lakemq.broker_core.api.tracing import Traces
 from lakemq.plugins.native.config import NativeSettings
 from lakemq.plugins.native.metrics import observe_native, observe_queues
@@ -67,10 +67,13 @@ class NativeListener:
         settings: NativeSettings,
         meter: Meter,
         traces: Traces | None = None,
+        process: ProcessShare | None = None,
     ) -> None:
-        """`traces`: None: they are off."""
+        """`traces`: None: they are off. `process`: it shares its port with others, and has one of
+        its own beside, which clients are told."""
         self._broker = broker
         self._settings = settings
+        self._process = process
         self._service = NativeService(broker, settings, traces)
         self._metadata = MetadataService(broker)
         self._admin = AdminService(broker)
@@ -114,7 +117,7 @@ class NativeListener:
             options=[
                 # With SO_REUSEPORT a second node could bind the port too, and take a part of the
                 # clients.
-                ("grpc.so_reuseport", 0),
+                ("grpc.so_reuseport", int(self._process is not None)),
                 *_UNAUTHENTICATED,
                 ("grpc.max_allowed_incoming_connections", settings.connections_max),
                 ("grpc.server_handshake_timeout_ms", settings.unauthenticated_timeout_ms),
@@ -134,17 +137,11 @@ class NativeListener:
         services.add(self._security, add_SecurityServicer_to_server)
         services.add(SchemaService(self._broker), add_SchemasServicer_to_server)
         services.add(self._metadata, add_MetadataServicer_to_server)
-        address = f"{self._settings.host}:{self._settings.port}"
-        try:
-            # gRPC's core would write its own lines to standard error before ours.
-            with socket.create_server((self._settings.host, self._settings.port)):
-                pass
-        except OSError as error:
-            raise StartupError(f"native: cannot listen on {address}: {error.strerror}") from None
-        try:
-            self._port = self._bind(server, address)
-        except RuntimeError:
-            raise StartupError(f"native: cannot listen on {address}") from None
+        ports = [self._listen(server, settings.port)]
+        if self._process is not None:
+            # Leaders are told apart by it.
+            ports.append(self._listen(server, self._process.port))
+        self._port = ports[-1]
         # State is loaded before the first call is served: a commit or a join must not meet an empty
         # table.
         await self._service.groups.start()
@@ -152,7 +149,23 @@ class NativeListener:
         self._metadata.start()
         await server.start()
         self._server = server
-        self._guard.start(self._port)
+        self._guard.start(ports)
+
+    def _listen(self, server: grpc.aio.Server, port: int) -> int:
+        """The port that is bound. Raises StartupError."""
+        host, shared = self._settings.host, self._process is not None
+        try:
+            # gRPC's core would write its own lines to standard error before ours.
+            with socket.create_server((host, port), reuse_port=shared):
+                pass
+        except OSError as error:
+            raise StartupError(
+                f"native: cannot listen on {host}:{port}: {error.strerror}"
+            ) from None
+        try:
+            return self._bind(server, f"{host}:{port}")
+        except RuntimeError:
+            raise StartupError(f"native: cannot listen on {host}:{port}") from None
 
     def _bind(self, server: grpc.aio.Server, address: str) -> int:
         settings = self._settings
@@ -164,6 +177,13 @@ class NativeListener:
     def addresses(self) -> Sequence[str]:
         """The address that clients connect to, `host:port`."""
         return [f"{self._settings.advertised_host or self._settings.host}:{self._port}"]
+
+    def shared_addresses(self) -> Sequence[str]:
+        """See `Sharing`."""
+        if self._process is None:
+            return []
+        settings = self._settings
+        return [f"{settings.advertised_host or settings.host}:{settings.port}"]
 
     def connections(self) -> int:
         """Open connections, as of the last look at them; 0 where the system does not tell them."""

@@ -23,7 +23,9 @@ def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Liste
     from lakemq.plugins.native.listener import NativeListener
 
     assert isinstance(context.settings, NativeSettings)
-    return [NativeListener(broker, context.settings, context.meter, context.traces)]
+    return [
+        NativeListener(broker, context.settings, context.meter, context.traces, context.process)
+    ]
 
 
 @hookimpl

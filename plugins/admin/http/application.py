@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,6 +14,7 @@ from aiohttp.typedefs import Handler, Middleware
 from lakemq.broker_core.api.administration.node import AdministeredNode
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.types import Principal
+from lakemq.plugins.admin.api.joined_metrics import joined, siblings
 from lakemq.plugins.admin.api.openapi import Document
 from lakemq.plugins.admin.api.problems import CONTENT_TYPE, Problem, problem_of
 from lakemq.plugins.admin.api.service import AdminService, Call
@@ -74,13 +76,30 @@ class AdminApplication:
         return web.json_response(status, status=503)
 
     async def _metrics_text(self, request: web.Request) -> web.Response:
-        await self._access.identify(request)
+        principal = await self._access.identify(request)
         self._access.check_cluster(request)
         now_ms = self._node.now_ms()
         if self._metrics is None or not 0 <= now_ms - self._metrics[0] < _METRICS_FRESH_MS:
-            self._metrics = (now_ms, *self._node.metrics())
+            text, content_type = self._node.metrics()
+            broker = self._node.broker
+            others = siblings(broker.nodes(), self._node.node_id) if broker is not None else []
+            if others:
+                asking = (self._metrics_of(each, principal, request) for each in others)
+                found = dict(zip(others, await asyncio.gather(*asking), strict=True))
+                text = joined({self._node.node_id: text.decode(), **found}).encode()
+            self._metrics = (now_ms, text, content_type)
         _, text, content_type = self._metrics
         return web.Response(body=text, headers={"Content-Type": content_type})
+
+    async def _metrics_of(self, node: str, principal: Principal, request: web.Request) -> str:
+        """Nothing of a process that does not answer: it dies, or begins."""
+        path, context = f"nodes/{node}/metrics", context_of(request)
+        try:
+            reply = await self._service.serve(Call("GET", path, [], b"", "", principal, context))
+        except (Problem, LakeMQError) as error:
+            _log.debug("no metrics of %s: %s", node, error)
+            return ""
+        return str(json.loads(reply.body)["text"])
 
     async def _openapi(self, request: web.Request) -> web.Response:
         await self._access.identify(request)

@@ -52,6 +52,13 @@ class NodeState(Answer):
     state: str
 
 
+class MetricsText(Answer):
+    """What `/metrics` of a node says."""
+
+    text: str
+    """In Prometheus' text format."""
+
+
 class DecommissionBody(Body):
     """How a node is emptied."""
 
@@ -82,6 +89,8 @@ class NodeRoutes:
                 summary="List the nodes of the cluster.",
             ),
             AdminRoute("GET", one, self.describe, NodeRow, NoQuery),
+            AdminRoute("GET", f"{one}/metrics", self.metrics, MetricsText, NoQuery,
+                       owner=lambda request: request.path["node"]),
             AdminRoute("POST", f"{one}/drain", self.drain, NodeState, ChangeQuery),
             AdminRoute("POST", f"{one}/undrain", self.undrain, NodeState, ChangeQuery),
             AdminRoute("POST", f"{one}/decommission", self.decommission, Moves, ChangeQuery,
@@ -106,6 +115,10 @@ class NodeRoutes:
     async def describe(self, request: AdminRequest) -> NodeRow:
         """Describe a node. Raises UnknownNode."""
         return _row(await self._find(request))
+
+    async def metrics(self, request: AdminRequest) -> MetricsText:
+        """Metrics of one node, or one process of a node, in Prometheus' text format."""
+        return MetricsText(text=self._node.metrics()[0].decode())
 
     async def drain(self, request: AdminRequest) -> NodeState:
         """Move leadership away from a node, and place nothing new there."""

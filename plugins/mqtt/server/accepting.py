@@ -66,9 +66,10 @@ def link_bytes(loop: asyncio.AbstractEventLoop, *, tls: bool) -> int:
 
 
 async def listening_sockets(
-    loop: asyncio.AbstractEventLoop, host: str, port: int
+    loop: asyncio.AbstractEventLoop, host: str, port: int, *, shared: bool = False
 ) -> list[socket.socket]:
-    """One for each address of the host. Raises OSError."""
+    """One for each address of the host. `shared`: other processes of this user may listen there
+    too, and the system spreads connections over them. Raises OSError."""
     found = await loop.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -78,6 +79,8 @@ async def listening_sockets(
             sock = socket.socket(family, kind, protocol)
             sockets.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 # The host's IPv4 address has a socket of its own, which would find the port taken.
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -38,8 +38,12 @@ _CERTIFICATE_CHECK_TICKS: Final = 10
 class MqttListener:
     """One address that clients connect to."""
 
-    def __init__(self, settings: ListenerSettings, engine: MqttEngine) -> None:
+    def __init__(
+        self, settings: ListenerSettings, engine: MqttEngine, *, shares_port: bool = False
+    ) -> None:
+        """`shares_port`: other processes of the node listen on it too."""
         self.name = settings.name
+        self._shares_port = shares_port
         self.settings = settings
         self.engine = engine
         self.trusted = [ipaddress.ip_network(each) for each in settings.proxy_from]
@@ -73,7 +77,9 @@ class MqttListener:
             if settings.transport == "unix":
                 sockets = [unix_socket(settings.path, settings.unix_mode)]
             else:
-                sockets = await listening_sockets(loop, settings.host, settings.port)
+                sockets = await listening_sockets(
+                    loop, settings.host, settings.port, shared=self._shares_port
+                )
         except OSError as error:
             await self.engine.close()
             where = settings.path if settings.transport == "unix" else self._host_port()

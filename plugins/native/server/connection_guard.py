@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -18,7 +18,12 @@ from lakemq.broker_core.api.limits.connection_limits import (
     ConnectionLimits,
     ConnectionRefused,
 )
-from lakemq.plugins.native.server.tcp_sockets import TcpConnection, connections_of, shut_down
+from lakemq.plugins.native.server.tcp_sockets import (
+    OwnConnections,
+    TcpConnection,
+    connections_of,
+    shut_down,
+)
 
 _log: Final = logging.getLogger(__name__)
 _PAUSE_S: Final = 0.25
@@ -117,7 +122,7 @@ class Reconciler:
 
 
 class ConnectionGuard:
-    """Looks at the connections of a port four times a second, and more often in a hurry. In a
+    """Looks at the connections of ports four times a second, and more often in a hurry. In a
     thread of its own: a busy event loop must not give time to the client that keeps it busy."""
 
     def __init__(self, limits: ConnectionLimits, timeout_s: float) -> None:
@@ -145,10 +150,10 @@ class ConnectionGuard:
         if self.reconciler.refused(host, port):
             self._hurried.set()
 
-    def start(self, port: int) -> None:
-        """Watch the connections of a port."""
+    def start(self, ports: Sequence[int]) -> None:
+        """Watch the connections of ports. With several, other processes have some of them."""
         self._thread = threading.Thread(
-            target=self._run, args=(port,), name="native-connections", daemon=True
+            target=self._run, args=(ports,), name="native-connections", daemon=True
         )
         self._thread.start()
 
@@ -160,18 +165,21 @@ class ConnectionGuard:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
-    def _run(self, port: int) -> None:
+    def _run(self, ports: Sequence[int]) -> None:
+        own = OwnConnections()
         while not self._stopping.is_set():
             try:
-                seen = connections_of(port)
+                seen = [each for port in ports for each in connections_of(port)]
             except OSError as error:
                 _log.warning(
-                    "connections of port %d are not told by the system (%s): one address may take "
+                    "connections of port %s are not told by the system (%s): one address may take "
                     "all of them",
-                    port,
+                    " and ".join(map(str, ports)),
                     error.strerror,
                 )
                 return
+            if len(ports) > 1:
+                seen = own.of(seen)
             # Shut down rather than closed: the descriptor is gRPC's, which sees the end and cleans
             # up.
             shut_down(self.reconciler.look(seen, time.monotonic()))

@@ -11,7 +11,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 _SOCK_DIAG: Final = 4
@@ -103,6 +103,45 @@ def _bytes_received(message: bytes) -> int:
         # Attributes too (RTA_ALIGN); a size of 0 must not make this endless.
         at += max(4, (size + 3) & ~3)
     return 0
+
+
+class OwnConnections:
+    """Which connections of a port that processes share are of this one."""
+
+    def __init__(self) -> None:
+        self._own: set[int] = set()
+        self._others: set[int] = set()
+        self._missed: set[int] = set()
+        """Inodes that were not among ours at the last look."""
+
+    def of(self, seen: Sequence[TcpConnection]) -> list[TcpConnection]:
+        """Those of this process. Descriptors are looked at only for connections that are new: an
+        accepted socket never goes to another process."""
+        there = {each.inode for each in seen}
+        unknown = there - self._own - self._others
+        if unknown:
+            found = unknown & _own_inodes()
+            missed = unknown - found
+            self._own |= found
+            # accept(2) gives a socket its inode before it has a descriptor: it is looked at twice.
+            self._others |= missed & self._missed
+            self._missed = missed
+        self._own &= there
+        self._others &= there
+        return [each for each in seen if each.inode in self._own]
+
+
+def _own_inodes() -> set[int]:
+    """Of all sockets of this process."""
+    found: set[int] = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:  # closed meanwhile
+            continue
+        if target.startswith("socket:["):
+            found.add(int(target[8:-1]))
+    return found
 
 
 def shut_down(inodes: Collection[int]) -> None:
