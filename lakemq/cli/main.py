@@ -40,7 +40,7 @@ from lakemq.cli.overview.top import top
 from lakemq.cli.partition_commands import partition
 from lakemq.cli.quota_commands import quota
 from lakemq.cli.user_commands import user
-from lakemq.processes.plan import check, count_of
+from lakemq.processes.plan import check, count_of, left_behind
 from lakemq.processes.supervisor import Supervisor
 from lakemq.runtime import loop_factory, settle
 from lakemq.service_manager import READY, STOPPING, notify, reloading
@@ -145,6 +145,11 @@ def start(
         count = 1 if loaded.node.process else count_of(loaded)
         if count > 1:
             check(loaded)
+        if not loaded.node.process and (missing := left_behind(loaded, count)):
+            _log.warning(
+                "%s will not run, though there are records of it: start as many processes as "
+                "before, or decommission it while it runs", ", ".join(missing),
+            )  # fmt: skip
         with asyncio.Runner(loop_factory=loop_factory(loaded.node.event_loop)) as runner:
             if count > 1:
                 runner.run(Supervisor(loaded, count, config, environment).run())

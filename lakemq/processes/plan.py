@@ -87,8 +87,8 @@ def variables(config: Config, number: int) -> Iterator[tuple[str, str]]:
         yield "LAKEMQ_CLUSTER__ADVERTISE", f"{host}:{peer_port}"
 
 
-def left_behind(config: Config, count: int) -> list[int]:
-    """Numbers of processes that the node once had, and has records of, beyond `count`."""
+def left_behind(config: Config, count: int) -> list[str]:
+    """Node ids of processes beyond `count` that the node once had, and that have records."""
     folder = folder_of(config, 1) / FOLDER
     try:
         names = [each.name for each in folder.iterdir()]
@@ -96,4 +96,5 @@ def left_behind(config: Config, count: int) -> list[int]:
         return []
     except OSError as error:
         raise ConfigError(f"{folder}: {error.strerror}") from None
-    return sorted(int(each) for each in names if each.isdecimal() and int(each) > count)
+    numbers = sorted(int(each) for each in names if each.isdecimal() and int(each) > count)
+    return [process_id(config.node.id, each) for each in numbers]

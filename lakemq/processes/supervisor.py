@@ -18,7 +18,7 @@ from lakemq.broker_core.api.command_line import say
 from lakemq.broker_core.api.errors import StartupError
 from lakemq.broker_core.configuration.config import Config
 from lakemq.meta_service.api.types import process_id
-from lakemq.processes.plan import left_behind, variables
+from lakemq.processes.plan import variables
 from lakemq.service_manager import READY, STOPPING, notify
 
 _log: Final = logging.getLogger(__name__)
@@ -113,12 +113,6 @@ class Supervisor:
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._signal, signal.SIGHUP)
-        for number in left_behind(self._config, len(self._children)):
-            name = process_id(self._config.node.id, number)
-            _log.warning(
-                "no process %s runs, which has records of its own: start it again, or decommission "
-                "it while it runs", name,
-            )  # fmt: skip
         stopped = loop.create_task(stop.wait())
         try:
             first, *others = self._children

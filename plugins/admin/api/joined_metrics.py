@@ -12,8 +12,8 @@ LABEL = "process"
 
 def siblings(nodes: Sequence[NodeInfo], node_id: str) -> list[str]:
     """Node ids of the other processes of this one's machine."""
-    machine = next((each.machine for each in nodes if each.node_id == node_id), "")
-    return [each.node_id for each in nodes if machine == each.machine != each.node_id != node_id]
+    machine = next((each.machine for each in nodes if each.node_id == node_id), node_id)
+    return [each.node_id for each in nodes if each.machine == machine and each.node_id != node_id]
 
 
 def joined(texts: Mapping[str, str]) -> str:

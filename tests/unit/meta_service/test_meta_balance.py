@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from lakemq.broker_core.api.state.internal_topics import SHARED, is_node_own
 from lakemq.meta_service.api.types import (
+    PROCESS_ROLE,
     NodeRegistration,
     PartitionDescription,
     TopicDescription,
     is_brokers_own,
+    machine_of,
 )
 from lakemq.meta_service.catalog.commands import (
     CreateTopic,
@@ -26,6 +28,7 @@ from lakemq.meta_service.catalog.commands import (
 )
 from lakemq.meta_service.catalog.control_commands import ChangeInSync, RemoveNode, SetNodeState
 from lakemq.meta_service.catalog.moves import FinishMoves, SetRebalance, StartMoves
+from lakemq.meta_service.catalog.nodes import Candidate, place
 from lakemq.meta_service.catalog.pages.whole_topics import settle_topic
 from lakemq.meta_service.catalog.partitions import UNCLEAN, settle_below_cluster_level
 from lakemq.meta_service.catalog.tables import REPLICA_COUNTS, decode_number
@@ -459,3 +462,54 @@ def test_unclean_elections_are_off_by_default(
     states = {"a": "fenced", "b": "active"}
     settled = settle_topic(lost, states, preferred=False, level=level)
     assert settled.partitions[0].leader == leader
+
+
+def process(name: str, machine: str, rack: str = "") -> NodeRegistration:
+    return NodeRegistration(
+        name, {}, f"{rack}/{machine}".removeprefix("/"), roles=("broker", PROCESS_ROLE)
+    )
+
+
+PROCESSES = [
+    process("a", "m1", "r1"),
+    process("a.p2", "m1", "r1"),
+    process("b", "m2", "r1"),
+    process("b.p2", "m2", "r1"),
+    process("c", "m3", "r2"),
+    process("c.p2", "m3", "r2"),
+]
+MACHINES = {each.node_id: machine_of(each) for each in PROCESSES}
+
+
+@pytest.mark.parametrize(("replication", "machines"), [(1, 1), (2, 2), (3, 3), (5, 3)])
+def test_replicas_count_machines_and_not_processes(replication: int, machines: int) -> None:
+    candidates = [Candidate(each.node_id, each.rack, machine_of(each)) for each in PROCESSES]
+    placed = place(candidates, {}, 60, replication)
+    assert {len({MACHINES[name] for name in each}) for each in placed} == {machines}
+    assert {len(each) for each in placed} == {machines}
+    # Two of them lie in different racks, while there are two, though machines of one are as empty.
+    if replication == 2:
+        assert all({"c", "c.p2"}.intersection(each) for each in placed)
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(sorted(MACHINES)), min_size=1, max_size=3, unique_by=MACHINES.get),
+        min_size=1,
+        max_size=20,
+    ),
+    st.sampled_from(sorted(MACHINES)),
+)
+@settings(max_examples=examples(100), deadline=None)
+def test_no_plan_puts_two_replicas_on_a_machine(homes: list[list[str]], leaving: str) -> None:
+    before = topic(*map(tuple, homes), replication=3)
+    planned = plan([before], PROCESSES, leaving=[leaving])
+    for partition in after(before, planned).partitions:
+        machines = [MACHINES[name] for name in partition.replicas]
+        assert len(machines) == len(set(machines)), partition.replicas
+
+
+def test_a_process_may_take_over_what_another_one_of_its_machine_has() -> None:
+    before = topic(*[("a",)] * 6)
+    moved = after(before, plan([before], PROCESSES[:2]))
+    assert Counter(each.replicas for each in moved.partitions) == {("a",): 3, ("a.p2",): 3}
