@@ -26,6 +26,9 @@ class AdminSettings(PluginSettings):
     hosts: Reloadable[list[str]] = Field(default_factory=list)
     """DNS names (of a `Host` header, without a port) under which callers without a login are
     answered; `localhost` and IP addresses always are. Others may be a web page's."""
+    proxies: list[str] = Field(default_factory=list)
+    """Addresses and networks of servers that pass requests on, like a reverse proxy, or a dashboard
+    on another machine: their `X-Forwarded-For` is believed."""
     connections_max: int = Field(default=256, ge=4)
     """Connections at a time. One address (IPv6: one /64) has half of them, as have all that have
     not authenticated; of these one address has half again."""
@@ -37,7 +40,8 @@ class AdminSettings(PluginSettings):
 
     dashboard: bool = False
     """Serve the [dashboard](dashboard.md) too, in a process of its own beside the node; needs
-    `lakemq[dashboard]`. It uses `tls_cert`, `tls_key`, `insecure` and `hosts` as the API does."""
+    `lakemq[dashboard]`. It uses `tls_cert`, `tls_key`, `insecure`, `hosts`, `proxies`,
+    `connections_max` and `unauthenticated_timeout_ms` as the API does."""
     dashboard_host: str = ""
     """Address that the dashboard binds to; empty: the API's."""
     dashboard_port: Port = 9705

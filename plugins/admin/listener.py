@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Final
 
@@ -9,14 +10,16 @@ from aiohttp import web
 
 from lakemq.broker_core.api.administration.node import AdministeredNode
 from lakemq.broker_core.api.errors import StartupError
+from lakemq.plugins.admin.accepting import KEEP_ALIVE_S, limits_of
 from lakemq.plugins.admin.api.openapi import Document
 from lakemq.plugins.admin.api.service import AdminService
 from lakemq.plugins.admin.config import AdminSettings
 from lakemq.plugins.admin.dashboard.child import DashboardChild, arguments_of, check_installed
 from lakemq.plugins.admin.http.access import AdminAccess, tls_of
 from lakemq.plugins.admin.http.application import AdminApplication
-from lakemq.plugins.admin.http.connections import KEEP_ALIVE_S, AdminConnections, limits_of
+from lakemq.plugins.admin.http.connections import AdminConnections
 from lakemq.plugins.admin.http.health import PartitionHealth
+from lakemq.plugins.admin.proxies import Proxies
 from lakemq.plugins.admin.resources.all import resources
 
 _LINGERING_S: Final = 2.0
@@ -39,7 +42,11 @@ class AdminListener:
         self._answers_peers_only = answers_peers_only
         self._host = settings.host or node.host
         self._tls = tls_of(settings, self._host)
-        self._access = AdminAccess(node.catalog, settings.hosts)
+        self._dashboard_secret = secrets.token_urlsafe(32)
+        self._proxies = Proxies("admin", settings.proxies)
+        self._access = AdminAccess(
+            node.catalog, settings.hosts, self._proxies, self._dashboard_secret
+        )
         self._health = PartitionHealth(node.catalog, node.now_ms, node.give_way)
         self._runner: web.AppRunner | None = None
         self._connections: AdminConnections | None = None
@@ -69,6 +76,7 @@ class AdminListener:
             limits_of(settings.connections_max),
             settings.unauthenticated_timeout_ms / 1000,
             self._tls,
+            self._proxies,
         )
         try:
             await self._connections.listen(self._host, settings.port)
@@ -80,7 +88,9 @@ class AdminListener:
             ) from None
         self._runner = runner
         if settings.dashboard:
-            self._dashboard = DashboardChild(arguments_of(settings, self.addresses()[0]))
+            self._dashboard = DashboardChild(
+                arguments_of(settings, self.addresses()[0]), self._dashboard_secret
+            )
             self._dashboard.start()
 
     def reconfigure(self, settings: AdminSettings) -> Callable[[], None]:

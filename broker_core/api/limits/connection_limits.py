@@ -88,13 +88,15 @@ class ConnectionLimiter:
         """Held now by connections that have not authenticated."""
         return self._bytes
 
-    def admit(self, host: str) -> AdmittedConnection:
-        """Count a new connection, which has not authenticated yet. Raises ConnectionRefused."""
+    def admit(self, host: str, *, for_many: bool = False) -> AdmittedConnection:
+        """Count a new connection, which has not authenticated yet. `for_many`: the host is a proxy,
+        which has no bounds of its own. Raises ConnectionRefused."""
         limits, peer = self.limits, peer_of(host)
         self._check("connections", self._open, limits.connections_max)
-        self._check("peer", self._peers[peer], limits.peer_max)
+        peers = 0 if for_many else self._peers[peer]
+        self._check("peer", peers, limits.peer_max)
         self._check("unauthenticated", self._unauthenticated, limits.unauthenticated_max)
-        waiting = self._waiting[peer]
+        waiting = 0 if for_many else self._waiting[peer]
         self._check("unauthenticated_peer", waiting, limits.unauthenticated_peer_max)
         self._open += 1
         self._unauthenticated += 1

@@ -1,29 +1,26 @@
 """What `lakemq top` shows: states of the cluster, and rates of two samples of each node.
 
 No node gets more than one request a second: what is asked goes in steps, and in each step a node
-gets one request at most. `groups` is a step too, which the asked node passes on to all.
+gets one request at most. `groups` and `metrics` are steps that the asked node passes on to all.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lakemq.broker_core.api.admin_client import Refused, ask
 from lakemq.broker_core.api.command_line import AdminOptions, ExitCode
 from lakemq.cli.overview.reading import Reading
-from lakemq.plugins.admin.dashboard.metrics import History, Sample, totals
+from lakemq.plugins.admin.dashboard.metrics import WANTED, History, Sample
 
 STEP_S: Final = 1.0
 """From one step to the next, at least."""
 STEPS: Final = 4
 """Of one sample."""
-_AT_ONCE: Final = 8
 _PAGE: Final = 500
 
 
@@ -72,33 +69,20 @@ class Sampler:
         return view
 
     def measure(self, view: View) -> None:
-        """Ask every node of the view for its metrics, in one step."""
-        self._step()
-        own = view.reading.cluster["node"]
-        there = {row["node"]: row for row in view.reading.nodes if row["state"] != "fenced"}
-        places = {name: self._place(row, own) for name, row in there.items()}
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
-            texts = dict(zip(places, threads.map(self._metrics, places.values()), strict=True))
-        self._histories = {name: self._histories.get(name) or History() for name in places}
-        for name, text in texts.items():
-            if text:
-                at_s = self._now_s()
-                view.rates[name] = self._histories[name].add(at_s, {name: totals(text)})
-
-    def _place(self, row: dict[str, Any], own: str) -> AdminOptions | None:
-        """The node that was named on the command line is asked there, the others where they say."""
-        if row["node"] == own:
-            return self._node
-        address = row["addresses"].get("admin", "")
-        scheme = "https://" if self._node.admin.startswith("https://") else "http://"
-        return dataclasses.replace(self._node, admin=scheme + address) if address else None
-
-    def _metrics(self, place: AdminOptions | None) -> str:
-        """Empty: it has no admin API, or does not tell."""
+        """Have the metrics of all nodes added to the view, in one step. The asked node asks the
+        others: a password goes to no address that is registered as a node's."""
         try:
-            return self._ask(place, "metrics").decode() if place else ""
-        except Refused:
-            return ""
+            rows = self._page(f"metrics?limit={_PAGE}&names={','.join(WANTED)}")["data"]
+        except Refused as refusal:
+            if refusal.exit_code not in (ExitCode.DENIED, ExitCode.UNKNOWN):
+                raise
+            return
+        at_s = self._now_s()
+        names = [row["node"] for row in rows]
+        self._histories = {name: self._histories.get(name) or History() for name in names}
+        for row in rows:
+            name = row["node"]
+            view.rates[name] = self._histories[name].add(at_s, {name: row["totals"]})
 
     def _page(self, path: str) -> dict[str, Any]:
         self._step()

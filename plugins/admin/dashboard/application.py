@@ -8,7 +8,6 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -37,7 +36,7 @@ from lakemq.plugins.admin.dashboard.pages.topics import TopicPages
 from lakemq.plugins.admin.dashboard.poller import Poller
 from lakemq.plugins.admin.dashboard.rendering import STATIC, environment
 from lakemq.plugins.admin.dashboard.sessions import Session, Sessions
-from lakemq.plugins.admin.dashboard.site import Site
+from lakemq.plugins.admin.dashboard.site import Site, host_of
 
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 """Of a request that another server has passed on: who sent it may not be on this machine."""
@@ -58,7 +57,7 @@ def application(options: DashboardOptions, version: str) -> Starlette:
         found = sessions.newest("describe")
         return found.credentials if found is not None else None
 
-    poller = Poller(client, poller_credentials, urlsplit(options.api).scheme)
+    poller = Poller(client, poller_credentials, options.connections_max // 2)
     site = Site(options, client, sessions, poller, environment(version))
 
     async def session_of_request(request: Request) -> Session | None:
@@ -68,7 +67,7 @@ def application(options: DashboardOptions, version: str) -> Starlette:
         if any(name in request.headers for name in _FORWARDED):
             return None
         try:  # The broker may ask for no login.
-            return await opened(client, sessions, Credentials())
+            return await opened(client, sessions, Credentials(host=host_of(request)))
         except ApiProblem:
             return None
 

@@ -14,6 +14,7 @@ from typing import Final
 from lakemq.broker_core.api.errors import ConfigError
 from lakemq.broker_core.api.hosts import join_host
 from lakemq.plugins.admin.config import AdminSettings
+from lakemq.plugins.admin.dashboard.options import SECRET
 
 _log = logging.getLogger(__name__)
 _NEEDS: Final = ("jinja2", "starlette", "uvicorn")
@@ -39,6 +40,10 @@ def arguments_of(settings: AdminSettings, address: str) -> list[str]:
         words.append("--insecure")
     for name in settings.hosts:
         words += ["--allowed-host", name]
+    for name in settings.proxies:
+        words += ["--proxy", name]
+    words += ["--connections-max", str(settings.connections_max)]
+    words += ["--unauthenticated-timeout-ms", str(settings.unauthenticated_timeout_ms)]
     return words
 
 
@@ -53,8 +58,9 @@ def check_installed() -> None:
 class DashboardChild:
     """One process. It ends with this one, also when this one is killed: its standard input does."""
 
-    def __init__(self, arguments: Sequence[str]) -> None:
-        """`arguments`: of `lakemq dashboard`."""
+    def __init__(self, arguments: Sequence[str], known_by: str) -> None:
+        """`arguments`: of `lakemq dashboard`. `known_by`: a secret that it shows this node."""
+        self._known_by = known_by
         self._words = [
             sys.executable, "-P", "-m", "lakemq", "dashboard", "--with-parent", *arguments
         ]  # fmt: skip
@@ -94,8 +100,9 @@ class DashboardChild:
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     async def _run(self) -> int:
-        # Without our settings: what it needs are its arguments, and no secret of the node.
+        # Without our settings: what it needs are its arguments, and no other secret of the node.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LAKEMQ_")}
+        environment[f"LAKEMQ_{SECRET}"] = self._known_by
         process = self._process = await asyncio.create_subprocess_exec(
             *self._words, env=environment, stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -14,6 +12,7 @@ from yarl import URL
 
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
+from lakemq.plugins.admin.proxies import KNOWN_BY
 
 ANSWER_MAX_BYTES: Final = 32 * 1024 * 1024
 """More than the largest answer of the API (records of 16 MiB, as base64)."""
@@ -68,7 +67,7 @@ class AdminClient:
         body: Mapping[str, object] | None = None,
     ) -> Answer:
         """Ask or change. None: an answer without a body. Raises ApiProblem."""
-        headers = {"Accept": "application/json", **_login(who)}
+        headers = {"Accept": "application/json", **self._login(who)}
         data = None
         if method != "GET":
             headers["Content-Type"] = "application/json"
@@ -76,11 +75,14 @@ class AdminClient:
         text = await self._bytes(method, f"{self._options.api}/api/v1/{path}", headers, query, data)
         return json.loads(text) if text else None
 
-    async def metrics(self, who: Credentials, base: str = "") -> str:
-        """In Prometheus' format, of the node whose admin API is at `base` (a URL without a path;
-        empty: the one that is asked). Raises ApiProblem."""
-        url = f"{base or self._options.api}/metrics"
-        return (await self._bytes("GET", url, _login(who), None, None)).decode()
+    def _login(self, who: Credentials) -> dict[str, str]:
+        headers = {"X-Forwarded-For": who.host} if who.host else {}
+        if self._options.known_by:
+            headers[KNOWN_BY] = self._options.known_by
+        if who.username:
+            login = aiohttp.BasicAuth(who.username, who.password, encoding="utf-8")
+            headers["Authorization"] = login.encode()
+        return headers
 
     async def _bytes(
         self,
@@ -118,13 +120,6 @@ async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def _login(who: Credentials) -> dict[str, str]:
-    if not who.username:
-        return {}
-    login = aiohttp.BasicAuth(who.username, who.password, encoding="utf-8")
-    return {"Authorization": login.encode()}
-
-
 def _problem(status: int, text: bytes) -> ApiProblem:
     try:
         found = json.loads(text)
@@ -136,13 +131,3 @@ def _problem(status: int, text: bytes) -> ApiProblem:
 def segment(name: str) -> str:
     """A name as one part of a path."""
     return quote(name, safe="")
-
-
-@asynccontextmanager
-async def within(seconds: float) -> AsyncIterator[None]:
-    """Raises ApiProblem when it takes longer."""
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError:
-        raise ApiProblem(504, "TIMEOUT", f"no answer within {seconds:.0f} s") from None

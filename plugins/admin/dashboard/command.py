@@ -10,7 +10,25 @@ import typer
 
 from lakemq.broker_core.api.command_line import AdminOptions, fail, option_groups, secret
 from lakemq.broker_core.api.errors import ConfigError, LakeMQError
-from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
+from lakemq.plugins.admin.dashboard.options import SECRET, Credentials, DashboardOptions
+
+Proxy = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Address or network of a server before it, whose X-Forwarded-For is believed; "
+        "repeatable.",
+    ),
+]
+ConnectionsMax = Annotated[
+    int, typer.Option(min=4, help="Connections at a time; one address has half of them.")
+]
+UnauthenticatedTimeoutMs = Annotated[
+    int,
+    typer.Option(
+        min=100, help="Close a connection without a login that got no answer for so long."
+    ),
+]
 
 
 @option_groups
@@ -28,6 +46,9 @@ def dashboard(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Serve other machines without TLS.")
     ] = False,
+    proxy: Proxy = None,
+    connections_max: ConnectionsMax = 512,
+    unauthenticated_timeout_ms: UnauthenticatedTimeoutMs = 10_000,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     *,
     node: AdminOptions,
@@ -40,7 +61,7 @@ def dashboard(
     try:
         # Imported here: the extra may not be installed, and other commands start sooner.
         from lakemq.plugins.admin.dashboard.rendering import has_scripts
-        from lakemq.plugins.admin.dashboard.server import serve
+        from lakemq.plugins.admin.dashboard.serving.server import serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "jinja2"):
             raise
@@ -49,7 +70,9 @@ def dashboard(
         api = node.admin if "://" in node.admin else f"http://{node.admin}"
         options = DashboardOptions(
             api.rstrip("/"), host, port, serve_cert, serve_key, _tls(node), insecure,
-            tuple(allowed_host or ()), Credentials(node.username, secret("PASSWORD") or ""),
+            tuple(allowed_host or ()), tuple(proxy or ()), connections_max,
+            unauthenticated_timeout_ms, secret(SECRET) or "",
+            Credentials(node.username, secret("PASSWORD") or ""),
         )  # fmt: skip
         if not has_scripts():
             typer.echo(

@@ -67,7 +67,7 @@ class Guard:
                 if not scope["path"].startswith("/static/"):
                     headers["cache-control"] = "no-store"
                 if opened is not None and "set-cookie" not in headers:
-                    headers["set-cookie"] = cookie_of(opened, self._options)
+                    headers["set-cookie"] = cookie_of(opened, scope["scheme"])
             await send(message)
 
         opened: Session | None = None
@@ -118,9 +118,10 @@ class Guard:
         return True
 
 
-def cookie_of(session: Session, options: DashboardOptions) -> str:
-    """For `Set-Cookie`: no script reads it, and no page of another site sends it."""
-    secure = "; Secure" if options.scheme == "https" else ""
+def cookie_of(session: Session, scheme: str) -> str:
+    """For `Set-Cookie`: no script reads it, and no page of another site sends it. `scheme`: of the
+    browser's request."""
+    secure = "; Secure" if scheme == "https" else ""
     age_s = SESSION_MAX_MS // 1000
     return f"{COOKIE}={session.token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={age_s}{secure}"
 
@@ -136,13 +137,13 @@ def _is_own(headers: Headers) -> bool:
         return False
 
 
-async def read_form(request: Request) -> dict[str, str]:
+async def read_form(request: Request, bytes_max: int = FORM_MAX_BYTES) -> dict[str, str]:
     """Fields of a form; of equal names the last one. Raises Refused: too large."""
     parts, count = [], 0
     async for part in request.stream():
         count += len(part)
-        if count > FORM_MAX_BYTES:
-            raise Refused(f"the form has more than {FORM_MAX_BYTES} bytes")
+        if count > bytes_max:
+            raise Refused(f"the form has more than {bytes_max} bytes")
         parts.append(part)
     try:
         text = b"".join(parts).decode()

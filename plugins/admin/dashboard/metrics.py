@@ -1,17 +1,14 @@
-"""Figures for plots: read from Prometheus' text, as rates, for the last hour."""
+"""Figures for plots: of metrics, as rates, for the last hour."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 PERIOD_S: Final = 5
 KEPT_S: Final = 3600
-_LINE: Final = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})? (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -56,20 +53,10 @@ PLOTS: Final = (
     )),
 )  # fmt: skip
 ALL_SERIES: Final = tuple(series for plot in PLOTS for series in plot.series)
-_WANTED: Final = frozenset(name for series in ALL_SERIES for name in series.metrics)
+WANTED: Final = tuple(sorted({name for each in ALL_SERIES for name in each.metrics}))
+"""Names of metrics that are asked for."""
 Sample = Mapping[str, float | None]
 """`t`: seconds since 1970, and a value for each series; None: not known."""
-
-
-def totals(text: str) -> dict[str, float]:
-    """Of the metrics that plots show, over all attributes, from Prometheus' text."""
-    found: dict[str, float] = defaultdict(float)
-    for name, value in _LINE.findall(text):
-        if name in _WANTED:
-            with contextlib.suppress(ValueError):
-                read = float(value)
-                found[name] += read
-    return dict(found)
 
 
 class History:
@@ -80,7 +67,7 @@ class History:
         self._before: dict[str, tuple[float, dict[str, float]]] = {}
 
     def add(self, at_s: float, nodes: Mapping[str, Mapping[str, float]]) -> Sample:
-        """`nodes`: node id -> what `totals` found. A node that began again counts from zero: what
+        """`nodes`: node id -> metric -> its value. A node that began again counts from zero: what
         it did since is its rate."""
         values: dict[str, float | None] = {series.name: None for series in ALL_SERIES}
         for node, now in nodes.items():

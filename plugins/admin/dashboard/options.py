@@ -5,9 +5,13 @@ from __future__ import annotations
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from lakemq.broker_core.api.errors import ConfigError
 from lakemq.broker_core.api.hosts import is_loopback
+
+SECRET: Final = "DASHBOARD_SECRET"
+"""`LAKEMQ_DASHBOARD_SECRET`: see `DashboardOptions.known_by`."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,8 @@ class Credentials:
 
     username: str = ""
     password: str = field(default="", repr=False)
+    host: str = ""
+    """Address of the visitor, for the broker's own rules and its audit log."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,15 @@ class DashboardOptions:
     hosts: Sequence[str] = ()
     """DNS names (of a `Host` header) under which it is reached, beside
     `localhost` and addresses."""
+    proxies: Sequence[str] = ()
+    """Addresses and networks of servers before it, whose `X-Forwarded-For` is believed."""
+    connections_max: int = 512
+    """Connections at a time, shared as the admin API's are."""
+    unauthenticated_timeout_ms: int = 10_000
+    """How long a connection without a login may be without an answer."""
+    known_by: str = field(default="", repr=False)
+    """A secret of the node that started it: by it the node believes what addresses visitors have.
+    Empty: its `proxies` have to name this dashboard's."""
     poller: Credentials = Credentials()
     """As whom figures for plots are asked for; empty: as who is logged in."""
 

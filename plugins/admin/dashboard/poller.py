@@ -11,30 +11,29 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from lakemq.plugins.admin.dashboard.client import AdminClient, ApiProblem, within
-from lakemq.plugins.admin.dashboard.metrics import PERIOD_S, History, totals
+from lakemq.plugins.admin.dashboard.client import AdminClient, ApiProblem
+from lakemq.plugins.admin.dashboard.metrics import PERIOD_S, WANTED, History
 from lakemq.plugins.admin.dashboard.options import Credentials
 
 _log = logging.getLogger(__name__)
-STREAMS_MAX: Final = 200
+STREAMS_OF_ONE_MAX: Final = 20
+"""Of one user, and of all who need no login."""
 _QUEUED_MAX: Final = 4
 _BEAT_S: Final = 15.0
-_NODE_S: Final = 4.0
-_NODES_MAX: Final = 200
+_NODES_MAX: Final = 500
 
 
 class Poller:
     """Keeps the last hour, and tells streams of each new sample."""
 
     def __init__(
-        self, client: AdminClient, who: Callable[[], Credentials | None], scheme: str
+        self, client: AdminClient, who: Callable[[], Credentials | None], streams_max: int
     ) -> None:
-        """`who`: as whom to ask; None: no one who may is logged in. `scheme`: of the admin API of
-        all nodes."""
+        """`who`: as whom to ask; None: no one who may is logged in. `streams_max`: of all users."""
         self._client = client
         self._who = who
-        self._scheme = scheme
-        self._streams: set[asyncio.Queue[str]] = set()
+        self._streams_max = streams_max
+        self._streams: dict[asyncio.Queue[str], str] = {}
         self._failed = ""
         self.history = History()
 
@@ -45,42 +44,31 @@ class Poller:
             await self.poll()
 
     async def poll(self) -> None:
-        """Ask all nodes once. Never raises ApiProblem: a plot has a gap then."""
+        """Ask for the metrics of all nodes once. Never raises ApiProblem: a plot has a gap then.
+
+        The node that is configured asks the others: a password goes to no address that is
+        registered as a node's."""
         who = self._who()
         if who is None:
             return
+        query = {"limit": str(_NODES_MAX), "names": ",".join(WANTED)}
         try:
-            nodes = (await self._client.get(who, "nodes", {"limit": str(_NODES_MAX)}))["data"]
+            answer = await self._client.get(who, "metrics", query)
         except ApiProblem as problem:
             self._complain(str(problem))
             return
-        texts = await asyncio.gather(
-            *(self._metrics(who, each["addresses"].get("admin", "")) for each in nodes)
-        )
-        found = {
-            node["node"]: totals(text) for node, text in zip(nodes, texts, strict=True) if text
-        }
+        missing = [f"{each['node']}: {each['reason']}" for each in answer["meta"]["missing"]]
+        self._complain("; ".join(missing))
+        found = {each["node"]: each["totals"] for each in answer["data"]}
         if found:
-            self._failed = ""
             sample = self.history.add(time.time_ns() / 1e9, found)
             self._tell(f"data: {json.dumps(sample)}\n\n")
 
-    async def _metrics(self, who: Credentials, address: str) -> str:
-        """Empty: this node does not tell."""
-        if not address:
-            return ""
-        try:
-            async with within(_NODE_S):
-                return await self._client.metrics(who, f"{self._scheme}://{address}")
-        except ApiProblem as problem:
-            self._complain(str(problem))
-            return ""
-
     def _complain(self, what: str) -> None:
-        """Once for each reason."""
-        if what != self._failed:
-            self._failed = what
-            _log.warning("no figures for plots: %s", what)
+        """Once for each reason; empty: there is none any more."""
+        if what and what != self._failed:
+            _log.warning("figures for plots are missing: %s", what)
+        self._failed = what
 
     def _tell(self, line: str) -> None:
         for queue in self._streams:
@@ -88,15 +76,17 @@ class Poller:
                 queue.get_nowait()  # A browser that sleeps misses samples; memory stays bounded.
             queue.put_nowait(line)
 
-    @property
-    def has_room(self) -> bool:
-        """For one more stream."""
-        return len(self._streams) < STREAMS_MAX
+    def has_room(self, user: str) -> bool:
+        """For one more stream of this user."""
+        of_one = sum(each == user for each in self._streams.values())
+        return len(self._streams) < self._streams_max and of_one < STREAMS_OF_ONE_MAX
 
-    async def stream(self) -> AsyncIterator[str]:
+    async def stream(self, user: str) -> AsyncIterator[str]:
         """Server-sent events: samples, and comments that keep proxies from closing."""
+        if not self.has_room(user):  # others began since it was looked at
+            return
         queue: asyncio.Queue[str] = asyncio.Queue(_QUEUED_MAX)
-        self._streams.add(queue)
+        self._streams[queue] = user
         try:
             yield ": begins\n\n"
             while True:
@@ -106,4 +96,4 @@ class Poller:
                         line = await queue.get()
                 yield line
         finally:
-            self._streams.discard(queue)
+            del self._streams[queue]

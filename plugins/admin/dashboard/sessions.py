@@ -15,9 +15,6 @@ _SESSIONS_MAX: Final = 1000
 _SESSIONS_OF_ONE_MAX: Final = 50
 """Of one user, and of all who need no login: any page can have a browser open some of these."""
 _NOTES_MAX: Final = 5
-_ATTEMPTS_MAX: Final = 10
-_ATTEMPTS_WINDOW_MS: Final = 60_000
-_HOSTS_MAX: Final = 10_000
 
 
 @dataclass
@@ -54,10 +51,9 @@ class Sessions:
 
     def __init__(self, now_ms: Callable[[], int], token: Callable[[], str]) -> None:
         """`token`: makes secrets that can't be guessed."""
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._token = token
         self._sessions: OrderedDict[str, Session] = OrderedDict()
-        self._attempts: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -71,7 +67,7 @@ class Sessions:
             self.close(token)
         made = Session(
             self._token(), self._token(), credentials, name, roles, may,
-            self._now_ms() + SESSION_MAX_MS,
+            self.now_ms() + SESSION_MAX_MS,
         )  # fmt: skip
         self._sessions[made.token] = made
         while len(self._sessions) > _SESSIONS_MAX:
@@ -81,7 +77,7 @@ class Sessions:
     def find(self, token: str) -> Session | None:
         """None: unknown, or ended."""
         found = self._sessions.get(token)
-        if found is not None and found.ends_ms <= self._now_ms():
+        if found is not None and found.ends_ms <= self.now_ms():
             self.close(token)
             return None
         return found
@@ -97,19 +93,3 @@ class Sessions:
             if found is not None and may in found.may:
                 return found
         return None
-
-    def may_try(self, host: str) -> bool:
-        """Whether this address may try another password now: ten a minute. Counts it."""
-        began_ms, count = self._attempts.pop(host, (self._now_ms(), 0))
-        if self._now_ms() - began_ms >= _ATTEMPTS_WINDOW_MS:
-            began_ms, count = self._now_ms(), 0
-        self._attempts[host] = (began_ms, count + 1)
-        while len(self._attempts) > _HOSTS_MAX:
-            self._attempts.popitem(last=False)
-        return count < _ATTEMPTS_MAX
-
-    def succeeded(self, host: str) -> None:
-        """The password was right: that attempt does not count."""
-        if host in self._attempts:
-            began_ms, count = self._attempts[host]
-            self._attempts[host] = (began_ms, count - 1)

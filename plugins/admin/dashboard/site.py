@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -15,8 +15,9 @@ from starlette.routing import Route
 
 from lakemq.plugins.admin.dashboard.client import AdminClient, Answer, ApiProblem
 from lakemq.plugins.admin.dashboard.guard import COOKIE, Form, Refused, checked_form
-from lakemq.plugins.admin.dashboard.options import DashboardOptions
+from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
 from lakemq.plugins.admin.dashboard.poller import Poller
+from lakemq.plugins.admin.dashboard.serving.attempts import LoginAttempts
 from lakemq.plugins.admin.dashboard.sessions import Session, Sessions
 from lakemq.plugins.admin.dashboard.tables import Shown, Table, as_csv, asked_of, query_of, shown_of
 
@@ -66,6 +67,7 @@ class Site:
     sessions: Sessions
     poller: Poller
     templates: Environment
+    attempts: LoginAttempts = field(default_factory=LoginAttempts)
 
     # -- the API, as who is logged in
 
@@ -73,7 +75,7 @@ class Site:
         self, request: Request, path: str, query: Mapping[str, str] | None = None
     ) -> Answer:
         """Raises ApiProblem."""
-        return await self.client.get(session_of(request).credentials, path, query)
+        return await self.client.get(caller_of(request), path, query)
 
     async def change(
         self,
@@ -84,7 +86,7 @@ class Site:
         query: Mapping[str, str] | None = None,
     ) -> Answer:
         """Raises ApiProblem."""
-        return await self.client.call(session_of(request).credentials, method, path, query, body)
+        return await self.client.call(caller_of(request), method, path, query, body)
 
     async def try_get(
         self, request: Request, path: str, query: Mapping[str, str] | None = None
@@ -192,6 +194,16 @@ def session_of(request: Request) -> Session:
     """Of who asks; pages behind the guard always have one."""
     found: Session = request.state.session
     return found
+
+
+def caller_of(request: Request) -> Credentials:
+    """As whom the API is asked, and from where."""
+    return replace(session_of(request).credentials, host=host_of(request))
+
+
+def host_of(request: Request) -> str:
+    """Address of the visitor."""
+    return request.client.host if request.client else ""
 
 
 def _page_of(request: Request) -> str:

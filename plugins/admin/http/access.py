@@ -3,6 +3,7 @@ need it."""
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import ssl
 from collections.abc import Sequence
@@ -19,8 +20,11 @@ from lakemq.broker_core.api.ports import Credentials
 from lakemq.broker_core.api.tls_files.server_context import server_context
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal, Resource
 from lakemq.plugins.admin.config import AdminSettings
+from lakemq.plugins.admin.proxies import HEADER, KNOWN_BY, Proxies
 
 PRINCIPAL: Final = web.RequestKey("principal", Principal)
+VISITOR: Final = web.RequestKey("visitor", str)
+"""Address that a request is from, also where a proxy has passed it on."""
 _SAME_PAGE: Final = ("same-origin", "none")
 """What browsers say of requests of a page of ours, or of no page (the address bar)."""
 
@@ -28,9 +32,18 @@ _SAME_PAGE: Final = ("same-origin", "none")
 class AdminAccess:
     """Identifies callers."""
 
-    def __init__(self, catalog: CatalogAccess, hosts: Sequence[str] = ()) -> None:
-        """`hosts`: host names that anonymous callers may use, besides those of this machine."""
+    def __init__(
+        self,
+        catalog: CatalogAccess,
+        hosts: Sequence[str],
+        proxies: Proxies,
+        dashboard_secret: str,
+    ) -> None:
+        """`hosts`: host names that anonymous callers may use, besides those of this machine.
+        `dashboard_secret`: what this node's dashboard shows."""
         self._catalog = catalog
+        self._proxies = proxies
+        self._dashboard_secret = dashboard_secret
         self.allow(hosts)
 
     def allow(self, hosts: Sequence[str]) -> None:
@@ -41,6 +54,7 @@ class AdminAccess:
         """Authenticate the caller. The Host header of anonymous callers must be an address or a
         known name: a web page could have rebound its own DNS name to this machine. Raises
         NotAuthenticated, NotAuthorized."""
+        request[VISITOR] = self._visitor(request)
         principal = await self._catalog.authenticate(_credentials(request))
         request[PRINCIPAL] = principal
         named = _host_of(request)
@@ -49,6 +63,14 @@ class AdminAccess:
                 f"anonymous requests are refused for host {named}: list it in admin.hosts"
             )
         return principal
+
+    def _visitor(self, request: web.Request) -> str:
+        shown = request.headers.get(KNOWN_BY, "")
+        known = hmac.compare_digest(
+            shown.encode(errors="surrogateescape"), self._dashboard_secret.encode()
+        )
+        said = request.headers.getall(HEADER, [])
+        return self._proxies.visitor(request.remote or "", said, known=known)
 
     def check_change(self, request: web.Request) -> None:
         """Check that the caller is not a web page in its browser (CSRF, DNS rebinding): browsers
@@ -83,7 +105,7 @@ class AdminAccess:
 
 def context_of(request: web.Request) -> AccessContext:
     """Where a request comes from, for rules."""
-    return AccessContext("admin", peer_host=request.remote or "", listener="admin")
+    return AccessContext("admin", peer_host=request[VISITOR], listener="admin")
 
 
 def _is_origin(origin: str, request: web.Request) -> bool:
@@ -114,7 +136,7 @@ def _is_address(host: str) -> bool:
 def _credentials(request: web.Request) -> Credentials:
     shown = read_authorization(request.headers.get("Authorization"))
     return Credentials(
-        "admin", "", request.remote or "", shown.username, shown.password,
+        "admin", "", request[VISITOR], shown.username, shown.password,
         token=shown.token, listener="admin",
     )  # fmt: skip
 

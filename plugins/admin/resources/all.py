@@ -12,6 +12,7 @@ from lakemq.plugins.admin.resources.audit import AuditRoutes
 from lakemq.plugins.admin.resources.cluster import ClusterRoutes
 from lakemq.plugins.admin.resources.configuration import ConfigurationRoutes
 from lakemq.plugins.admin.resources.keys import KeyRoutes
+from lakemq.plugins.admin.resources.metrics import MetricsRoutes
 from lakemq.plugins.admin.resources.nodes import NodeRoutes
 from lakemq.plugins.admin.resources.partitions import PartitionRoutes
 from lakemq.plugins.admin.resources.pending import PendingRoutes
@@ -25,6 +26,7 @@ def resources(node: AdministeredNode, body_max_bytes: int) -> Sequence[AnyRoute]
     return [
         *ClusterRoutes(node).routes(),
         *NodeRoutes(node).routes(),
+        *MetricsRoutes(node).routes(),
         *ConfigurationRoutes(node).routes(),
         *TopicRoutes(node).routes(),
         *PartitionRoutes(node).routes(),

@@ -177,7 +177,11 @@ def test_a_node_serves_its_own_dashboard(tmp_path: Path) -> None:
             break
         time.sleep(0.05)
     try:
-        assert "Overview" in Visitor(url).get("/").text
+        visitor = Visitor(url, "127.0.0.5")
+        assert "Overview" in visitor.get("/topics").text
+        assert "127.0.0.5" not in visitor.get("/audit").text
+        visitor.after("/topics", {"name": "made"})
+        assert "127.0.0.5" in visitor.get("/audit").text, "where visitors come from is known"
     finally:
         node.kill()
     for _ in range(600):

@@ -62,8 +62,13 @@ class Answer:
 class Visitor:
     """A browser without scripts: keeps its cookie, and the token of the last form."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self, url: str, source: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        """`source`: address that it comes from. `headers`: of all its requests."""
         self._at = urlsplit(url).netloc
+        self._source = (source, 0) if source else None
+        self._headers = headers or {}
         self.cookie = ""
         self.csrf = ""
         self.here = "/"
@@ -102,9 +107,10 @@ class Visitor:
     def _ask(
         self, method: str, path: str, body: str | None, headers: Mapping[str, str] | None
     ) -> Answer:
-        connection = http.client.HTTPConnection(self._at, timeout=30)
+        connection = http.client.HTTPConnection(self._at, timeout=30, source_address=self._source)
+        sent = {"Cookie": self.cookie, **self._headers, **(headers or {})}
         try:
-            connection.request(method, path, body, {"Cookie": self.cookie, **(headers or {})})
+            connection.request(method, path, body, sent)
             answer = connection.getresponse()
             found = {name.lower(): value for name, value in answer.getheaders()}
             if "set-cookie" in found:

@@ -31,19 +31,19 @@ class Cluster:
         path = path.removeprefix("api/v1/").partition("?")[0]
         if path in self.refused:
             raise Refused("no", self.refused[path])
-        if path == "metrics":
-            count = 10 * (self.now_s - self.counted_from_s)
-            return f"lakemq_journal_appended_records_total {count}\n".encode()
-        if path == "groups":
+        if path in ("groups", "metrics"):
             self.asked["n2:1"].append(self.now_s)  # by n1
         return json.dumps(self._answer(path)).encode()
 
     def _answer(self, path: str) -> dict[str, Any]:
         rows = [self._node("n1"), self._node("n2"), self._node("n3", "fenced")]
+        count = 10 * (self.now_s - self.counted_from_s)
+        totals = {"lakemq_journal_appended_records_total": count}
         missing = [{"node": "n3", "reason": "time-out"}]
         return {
             "cluster": {"node": "n1", "lacks": {}, "meta": {"leader": "n1"}},
             "nodes": {"data": rows, "meta": {}},
+            "metrics": {"data": [{"node": name, "totals": totals} for name in ("n1", "n2")]},
             "groups": {"data": [{"name": "g", "lag": 3}], "meta": {"missing": missing}},
         }[path]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from starlette.applications import Starlette
@@ -14,17 +15,21 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from lakemq.broker_core.api.errors import ConfigError
-from lakemq.plugins.admin.dashboard import application, decoding, rendering, server
+from lakemq.plugins.admin.dashboard import application, decoding, rendering
 from lakemq.plugins.admin.dashboard.client import AdminClient
 from lakemq.plugins.admin.dashboard.command import dashboard
 from lakemq.plugins.admin.dashboard.guard import Guard
-from lakemq.plugins.admin.dashboard.metrics import ALL_SERIES, History, totals
+from lakemq.plugins.admin.dashboard.metrics import ALL_SERIES, WANTED, History
 from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
+from lakemq.plugins.admin.dashboard.poller import STREAMS_OF_ONE_MAX, Poller
 from lakemq.plugins.admin.dashboard.rendering import duration, moment, short, shown, size
+from lakemq.plugins.admin.dashboard.serving import server
 from lakemq.plugins.admin.dashboard.sessions import SESSION_MAX_MS, Session, Sessions
 from lakemq.plugins.admin.dashboard.tables import Column, Table, as_csv, shown_of
+from lakemq.plugins.admin.resources.metrics import totals
 
 STORED = "lakemq_journal_appended_records_total"
+CLIENTS = "lakemq_mqtt_connections"
 
 
 class Clock:
@@ -78,22 +83,6 @@ def test_a_column_may_show_nothing() -> None:
     )  # fmt: skip
 
 
-def test_ten_wrong_passwords_a_minute() -> None:
-    clock = Clock()
-    sessions = sessions_of(clock)
-    assert [sessions.may_try("10.0.0.1") for _ in range(11)] == [True] * 10 + [False]
-    assert sessions.may_try("10.0.0.2")
-    clock.now_ms = 60_000
-    assert sessions.may_try("10.0.0.1")
-
-
-def test_right_passwords_do_not_count() -> None:
-    sessions = sessions_of(Clock())
-    for _ in range(20):
-        assert sessions.may_try("10.0.0.1")
-        sessions.succeeded("10.0.0.1")
-
-
 def test_a_form_is_of_one_session() -> None:
     sessions = sessions_of(Clock())
     one, other = (sessions.open(Credentials(), "a", (), ()) for _ in range(2))
@@ -126,7 +115,8 @@ def test_metrics_are_added_over_their_attributes() -> None:
         f'# HELP {STORED} x\n{STORED}{{topic="a b}}"}} 2.0\n{STORED}{{topic="c"}} 3\n'
         "other_total 7\nlakemq_mqtt_connections{} oops\n"
     )
-    assert totals(text) == {STORED: 5.0}
+    assert totals(text, bool) == {STORED: 5.0, "other_total": 7.0}
+    assert totals(text, WANTED.__contains__) == {STORED: 5.0}
 
 
 def test_plots_show_metrics_that_there_are() -> None:
@@ -176,6 +166,7 @@ async def test_nobody_is_let_in_without_a_login_by_another_server(
 
     scope = {
         "type": "http", "method": "GET", "path": "/no-such-page", "query_string": b"",
+        "scheme": "http",
         "headers": [(b"host", b"127.0.0.1:9705"), *headers],
     }  # fmt: skip
     await app(scope, cast(Receive, None), send)
@@ -235,3 +226,37 @@ def test_a_checkout_without_scripts_is_told_how_to_get_them(
     app.command()(dashboard)
     told = CliRunner().invoke(app, [])
     assert told.exit_code == 0 and ("make dashboard-assets" in told.stderr) != there
+
+
+class Api:
+    """An admin API of a cluster where a node has registered an address of its own choice."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def get(self, who: Credentials, path: str, query: Mapping[str, str]) -> Any:
+        self.asked.append(path)
+        rows = [{"node": name, "totals": {CLIENTS: 1.0}} for name in ("n1", "n2")]
+        return {"data": rows, "meta": {"missing": [{"node": "n3", "reason": "no answer"}]}}
+
+
+async def test_figures_of_all_nodes_come_from_the_one_that_is_configured() -> None:
+    api = Api()
+    poller = Poller(cast(AdminClient, api), lambda: Credentials("root", "x"), 10)
+    await poller.poll()
+    assert api.asked == ["metrics"]
+    assert poller.history.last is not None and poller.history.last["clients"] == 2.0
+
+
+async def test_streams_are_bounded_by_user_and_in_all() -> None:
+    poller = Poller(cast(AdminClient, Api()), lambda: None, STREAMS_OF_ONE_MAX + 1)
+    streams = [poller.stream("a") for _ in range(STREAMS_OF_ONE_MAX)]
+    for each in streams:
+        assert await anext(each) == ": begins\n\n"
+    assert not poller.has_room("a") and poller.has_room("b")
+    assert [line async for line in poller.stream("a")] == [], "also of those that began together"
+    other = poller.stream("b")
+    await anext(other)
+    assert not poller.has_room("c")
+    await other.aclose()
+    assert poller.has_room("c")

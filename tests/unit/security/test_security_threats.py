@@ -16,6 +16,7 @@ UNIT: Final = "unit/security/test_security_"
 NODE: Final = "integration/security/test_security_node.py"
 INTERNAL: Final = "integration/node/test_internal_topics.py"
 PEERS: Final = "integration/cluster/test_peer_streams.py"
+ATTACKS: Final = "integration/dashboard/test_dashboard_attacks.py"
 ADMIN_COSTS: Final = "unit/admin/test_admin_costs.py"
 WRONG_PEERS: Final = "unit/broker_core/cluster/test_wrong_peers.py"
 CERTIFICATES: Final = "integration/meta/test_meta_certificates.py"
@@ -185,6 +186,13 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
         "::test_a_change_that_is_not_allowed_is_in_the_audit_log",
         f"{ADMIN_COSTS}::test_a_change_is_in_the_audit_log_whatever_was_asked",
         f"{ADMIN_COSTS}::test_refused_changes_of_one_caller_do_not_fill_the_disk",
+    ),
+    "admin-dashboard": (
+        f"{ATTACKS}::test_hundreds_that_end_nothing_cost_others_nothing",
+        f"{ATTACKS}::test_guesses_behind_a_proxy_lock_out_nobody_else",
+        f"{ATTACKS}::test_who_is_no_proxy_is_not_believed",
+        "unit/dashboard/test_dashboard_parts.py"
+        "::test_figures_of_all_nodes_come_from_the_one_that_is_configured",
     ),
     "admin-bounds": (
         "integration/admin/test_admin_limits.py::test_a_connection_that_asks_nothing_is_closed",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -12,7 +14,12 @@ from lakemq.plugins.admin.dashboard.client import AdminClient, ApiProblem
 from lakemq.plugins.admin.dashboard.guard import Form, Refused, cookie_of, read_form
 from lakemq.plugins.admin.dashboard.options import Credentials
 from lakemq.plugins.admin.dashboard.sessions import Session, Sessions
-from lakemq.plugins.admin.dashboard.site import Site
+from lakemq.plugins.admin.dashboard.site import Site, host_of
+
+_FORM_MAX_BYTES: Final = 16 * 1024
+"""Anyone can send one."""
+_AT_ONCE: Final = 4
+"""Logins that the API is asked for: passwords are slow to check, and pages of others wait."""
 
 
 async def opened(client: AdminClient, sessions: Sessions, who: Credentials) -> Session:
@@ -26,6 +33,7 @@ class LoginPages:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._room = asyncio.Semaphore(_AT_ONCE)
 
     def routes(self) -> Sequence[Route]:
         """Pages and forms."""
@@ -40,26 +48,27 @@ class LoginPages:
 
     async def _log_in(self, request: Request) -> Response:
         try:
-            form = await read_form(request)
+            form = await read_form(request, _FORM_MAX_BYTES)
         except Refused as refused:
             return self._shown("", f"Refused: {refused}.", 400)
         to = _on_this_site(form.get("next", ""))
         name, password = form.get("username", ""), form.get("password", "")
         if not name or not password:
             return self._shown(to, "Give a user and its password.", 400)
-        host = request.client.host if request.client else ""
-        if not self._site.sessions.may_try(host):
+        host, attempts = host_of(request), self._site.attempts
+        if not attempts.begin(host, name, self._site.sessions.now_ms()):
             return self._shown(to, "Too many attempts: try again in a minute.", 429)
         try:
-            session = await opened(
-                self._site.client, self._site.sessions, Credentials(name, password)
-            )
+            async with self._room:
+                session = await opened(
+                    self._site.client, self._site.sessions, Credentials(name, password, host)
+                )
         except ApiProblem as problem:
             status = 401 if problem.status == 401 else 502
             return self._shown(to, f"Not logged in: {problem.detail}", status)
-        self._site.sessions.succeeded(host)
+        attempts.succeeded(host, name)
         answer = RedirectResponse(to, 303)
-        answer.headers["set-cookie"] = cookie_of(session, self._site.options)
+        answer.headers["set-cookie"] = cookie_of(session, request.url.scheme)
         return answer
 
     async def _log_out(self, request: Request, form: Form) -> Response:

@@ -102,7 +102,7 @@ class OverviewPages:
     async def _events(self, request: Request) -> Response:
         if "describe" not in session_of(request).may:
             return PlainTextResponse("You may not describe the cluster.", 403)
-        if not self._site.poller.has_room:
+        if not self._site.poller.has_room(session_of(request).name):
             return PlainTextResponse("Too many pages are open.", 503)
         return StreamingResponse(
             self._lines(request), media_type="text/event-stream",
@@ -112,7 +112,7 @@ class OverviewPages:
     async def _lines(self, request: Request) -> AsyncIterator[str]:
         """Ends with the session."""
         token = session_of(request).token
-        async for line in self._site.poller.stream():
+        async for line in self._site.poller.stream(session_of(request).name):
             if self._site.sessions.find(token) is None:
                 return
             yield line

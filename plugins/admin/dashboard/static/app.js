@@ -150,7 +150,10 @@
     draw();
     stream = new EventSource("/events");
     stream.onopen = () => show("ok", "● live");
-    stream.onerror = () => show("warn", "▲ reconnecting");
+    stream.onerror = () =>
+      stream.readyState === EventSource.CLOSED
+        ? show("off", "○ too many pages are live")
+        : show("warn", "▲ reconnecting");
     stream.onmessage = (event) => add(JSON.parse(event.data));
   };
   // A page that no one sees needs no connection: browsers have six for each host.

@@ -14,11 +14,18 @@ import uvicorn
 
 from lakemq.broker_core.api.errors import StartupError
 from lakemq.broker_core.api.hosts import join_host
+from lakemq.broker_core.api.limits.connection_limits import ConnectionLimiter
+from lakemq.broker_core.api.tls_files.server_context import server_context
+from lakemq.plugins.admin.accepting import KEEP_ALIVE_S, Admission, limits_of
 from lakemq.plugins.admin.dashboard.application import application
 from lakemq.plugins.admin.dashboard.options import DashboardOptions
+from lakemq.plugins.admin.dashboard.serving.connections import Deadlines, protocol_of
+from lakemq.plugins.admin.dashboard.serving.forwarded import Forwarded
+from lakemq.plugins.admin.proxies import Proxies
 
-_AT_ONCE_MAX: Final = 500
 _STOPPING_S: Final = 2
+_HEAD_MAX_BYTES: Final = 32 * 1024
+"""Of a request's first line and headers: a cursor, and texts that are percent-encoded."""
 
 
 def serve(
@@ -26,7 +33,7 @@ def serve(
 ) -> None:
     """`told`: is given the address when browsers may come. `with_parent`: end when standard input
     does, which the process that started this one holds open. Raises StartupError: the port is
-    taken."""
+    taken; ConfigError."""
     options.check()
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C: uvicorn has stopped in order by then.
         asyncio.run(_serve(options, version, told, with_parent))
@@ -35,19 +42,25 @@ def serve(
 async def _serve(
     options: DashboardOptions, version: str, told: Callable[[str], None], with_parent: bool
 ) -> None:
+    tls = None
+    if options.tls_cert:
+        tls = server_context("dashboard", options.tls_cert, options.tls_key)
+    proxies = Proxies("dashboard", options.proxies)
+    limiter = ConnectionLimiter(limits_of(options.connections_max))
+    admission = Admission(limiter, options.unauthenticated_timeout_ms / 1000, tls, proxies)
     listening = _listen(options)
     config = uvicorn.Config(
-        application(options, version),
-        log_level="warning",
+        Deadlines(Forwarded(application(options, version), proxies)),
+        http=protocol_of(admission),  # which has TLS, too: handshakes count
+        h11_max_incomplete_event_size=_HEAD_MAX_BYTES,
+        timeout_keep_alive=int(KEEP_ALIVE_S),
+        log_level="error",  # what is worse than a request that is none
         access_log=False,
         server_header=False,
         proxy_headers=False,
         lifespan="on",
         ws="none",
-        limit_concurrency=_AT_ONCE_MAX,
         timeout_graceful_shutdown=_STOPPING_S,
-        ssl_certfile=options.tls_cert or None,
-        ssl_keyfile=options.tls_key or None,
     )
     server = uvicorn.Server(config)
     host, port = listening.getsockname()[:2]
