@@ -326,6 +326,10 @@ class CoreBroker:
         """Whether this node takes appends and fetches of the partition. Raises UnknownTopic."""
         return self._partitions.serves(self._partitions.topic(topic), partition)
 
+    def watch_serving(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` when `serves` may answer otherwise; returns its removal."""
+        return self._partitions.watch_serving(changed)
+
     def readable_end(self, topic: str, partition: int) -> Offset | None:
         """High watermark of this node's replica; None: it has none."""
         return self._partitions.readable_end(topic, partition)

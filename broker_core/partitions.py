@@ -62,6 +62,8 @@ class Partitions:
         self._settled: set[Place] = set()
         """Replicas that were found damaged, and count again, or are copied again."""
         self._taps = Taps()
+        self._serving_watchers: list[Callable[[], None]] = []
+        assignments.on_change = self._tell_serving
         self.repair: Callable[[Place, Repairable], Awaitable[bool]] | None = None
         """What readers of a damaged log that has other replicas wait for; True: read again."""
 
@@ -236,6 +238,16 @@ class Partitions:
             return False
         place = self._shared.get((topic.name, partition))
         return place is None or self._assignments.leads(place)
+
+    def watch_serving(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` when `serves` may answer otherwise than before for reasons other than a
+        change of the topic in the catalog; returns its removal."""
+        self._serving_watchers.append(changed)
+        return lambda: self._serving_watchers.remove(changed)
+
+    def _tell_serving(self) -> None:
+        for changed in tuple(self._serving_watchers):
+            changed()
 
     def log(self, topic: str, partition: int, client_epoch: int = 0) -> PartitionLog:
         """The log of a partition that this node serves. Don't keep it for longer than the

@@ -41,6 +41,9 @@ class Assignments:
         self.active = False
         """Whether the registration has been active."""
         self._had_lease = False
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when `leads` may answer otherwise than before; where a lease ends or begins, up
+        to a tick of the replication later."""
         replication.on_given_up = self._gave_up
         replication.on_tick = self._look_at_lease
 
@@ -52,6 +55,7 @@ class Assignments:
         self._lease.end()
         self._roles.clear()
         self._replication.give_up_all()
+        self.on_change()
 
     def activated(self) -> None:
         """The registration is, or was, active in the catalog that is assigned from now on."""
@@ -87,6 +91,8 @@ class Assignments:
                 self._begin(decision, role, place, name, log, held.epoch)
         if role.leads:
             self._replication.keep_acks(place, acks_min)
+        if decision is not None:
+            self.on_change()
 
     def _begin(
         self,
@@ -111,12 +117,15 @@ class Assignments:
         role = self._roles.get(place)
         if role is not None:
             role.gave_up(epoch)
+        self.on_change()
 
     def _look_at_lease(self) -> None:
         had, self._had_lease = self._had_lease, self._lease.held(self._now_s())
         if had and not self._had_lease:
             _log.warning("this node may not be the leader of its partitions any more: no heartbeat")
             self._replication.end_waiting()
+        if had != self._had_lease:
+            self.on_change()
 
     async def forget(self, place: Place) -> None:
         """The partition is gone, or has one replica now: the log is left to the caller."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
@@ -21,8 +21,8 @@ from lakemq.broker_core.api.state.state_topic import StateTopic
 from lakemq.broker_core.api.types import TopicInfo
 
 _log: Final = logging.getLogger(__name__)
-LOOK_S: Final = 0.05
-"""Between two looks at what this node leads: no call tells that it is ready to lead."""
+RETRY_S: Final = 0.05
+"""A partition that could not be read back is tried again after so long."""
 WAIT_MAX_S: Final = 5.0
 """How long a request waits for its partition to be read back."""
 StateT = TypeVar("StateT")
@@ -53,23 +53,29 @@ class Residents(Generic[StateT]):
         self._places: dict[int, Residency] = {}
         self._topic_id = ""
         self._loads: dict[int, asyncio.Task[None]] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._unwatch: Callable[[], None] = lambda: None
+        self._looking: asyncio.Handle | None = None
+        self._unwatch: Sequence[Callable[[], None]] = ()
 
     async def start(self) -> None:
         """Read what this node leads already, then follow what it leads."""
-        self._unwatch = self._broker.watch_topics(self._changed)
+        self._unwatch = (
+            self._broker.watch_topics(self._changed),
+            self._broker.watch_serving(self._look_soon),
+        )
         self.look()
         # A node alone leads its partitions before it is registered: what it holds is in force
         # before any call is served.
         if self._loads:
             await asyncio.wait(self._loads.values())
-        self._task = asyncio.create_task(self._look_again())
 
     async def stop(self) -> None:
         """Follow no more; what is held stays."""
-        self._unwatch()
-        tasks = [*self._loads.values(), *([self._task] if self._task is not None else [])]
+        for unwatch in self._unwatch:
+            unwatch()
+        if self._looking is not None:
+            self._looking.cancel()
+        tasks = list(self._loads.values())
+        self._loads.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -82,6 +88,8 @@ class Residents(Generic[StateT]):
         self._broker.partition(self._topic.name, partition)
         place = self._places.get(partition)
         if place is None or not place.serves:
+            # A lease that ended and came back between two ticks of the replication is not told.
+            self._look_soon()
             raise Unavailable(
                 f"{self._topic.name}/{partition}: {self._broker.node_id} leads it and still reads "
                 "back what it holds; try again"
@@ -111,13 +119,16 @@ class Residents(Generic[StateT]):
         if name == self._topic.name:
             self.look()
 
-    async def _look_again(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            self.look()
+    def _look_soon(self) -> None:
+        # Once for all that changes in this turn: a node may come to lead many partitions at once.
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().call_soon(self.look)
 
     def look(self) -> None:
         """Drop what this node leads no more, begin to read what it has come to lead."""
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
         info = self._topic.info
         topic_id = info.topic_id if info is not None else ""
         if topic_id != self._topic_id:  # deleted, or made again
@@ -157,8 +168,12 @@ class Residents(Generic[StateT]):
             load.cancel()
 
     def _load_ended(self, partition: int, task: asyncio.Task[None]) -> None:
-        if self._loads.get(partition) is task:
-            del self._loads[partition]
+        if self._loads.get(partition) is not task:
+            return
+        del self._loads[partition]
+        place = self._places.get(partition)
+        if place is not None and not place.held and self._looking is None:  # it has failed
+            self._looking = asyncio.get_running_loop().call_later(RETRY_S, self.look)
 
     async def _load(self, partition: int, place: Residency, turn: int, epoch: int) -> None:
         name = f"{self._topic.name}/{partition}"

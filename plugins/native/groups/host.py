@@ -224,7 +224,6 @@ class GroupHost:
     async def _tick(self) -> None:
         while True:
             wanted = {name for group in self._coordinator.groups.values() for name in group.topics}
-            self._residents.look()
             told = self._coordinator.tick(self._counts(wanted), _now_ms(), self.is_here)
             for name, tells in told.items():
                 self._tell(name, tells)

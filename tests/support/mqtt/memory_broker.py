@@ -151,6 +151,9 @@ class MemoryBroker:
     def serves(self, topic: str, partition: int) -> bool:
         return True
 
+    def watch_serving(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
     def readable_end(self, topic: str, partition: int) -> int | None:
         return self.partition(topic, partition).high_watermark
 

@@ -311,6 +311,45 @@ async def test_a_replicated_partition_is_served_by_an_active_registration_alone(
     await storage.stop()
 
 
+async def test_who_watches_is_told_what_is_served(tmp_path: Path, nodes: TestCluster) -> None:
+    lease = Lease()
+    assignments = assignments_of(nodes.nodes["me"], lease)
+    now_s = asyncio.get_running_loop().time
+    storage = JournalStorage(tmp_path / "journal", JournalSettings(free_min_bytes=0))
+    await storage.start()
+    partitions = Partitions("me", storage, assignments)
+    told: list[bool] = []
+    unwatch = partitions.watch_serving(
+        lambda: told.append(
+            partitions.find("t") is not None and partitions.serves(partitions.topic("t"), 0)
+        )
+    )
+    await partitions.assign(topic(SHARED))
+    assignments.activated()
+    lease.sent(1, now_s())
+    lease.answered(1)
+    await partitions.assign(topic(SHARED))
+    assert told[-1]
+    nodes.nodes["me"].replication.on_tick()
+    before = len(told)
+    await partitions.assign(topic(SHARED))
+    assert len(told) == before
+    lease.end()
+    nodes.nodes["me"].replication.on_tick()
+    assert not told[-1]
+    lease.sent(2, now_s())
+    lease.answered(2)
+    nodes.nodes["me"].replication.on_tick()
+    assert told[-1]
+    nodes.nodes["me"].replication.give_up_all()
+    assert not told[-1]
+    unwatch()
+    before = len(told)
+    assignments.registered()
+    assert len(told) == before
+    await storage.stop()
+
+
 async def test_a_topic_may_ask_for_less_than_all_replicas(
     tmp_path: Path, assignments: Assignments
 ) -> None:
