@@ -29,9 +29,10 @@ def register_admin(context: PluginContext, node: AdministeredNode) -> Listener:
 
 @hookimpl
 def register_commands() -> Commands:
-    """`lakemq audit`, `lakemq dashboard`, and commands of `lakemq config`."""
+    """`lakemq audit`, `lakemq dashboard`, `lakemq key`, and commands of `lakemq config`."""
     from lakemq.plugins.admin.cli.audit import audit
     from lakemq.plugins.admin.cli.configuration import configuration
+    from lakemq.plugins.admin.cli.keys import key
     from lakemq.plugins.admin.dashboard.command import dashboard
 
-    return [("audit", audit), ("config", configuration), ("dashboard", dashboard)]
+    return [("audit", audit), ("config", configuration), ("dashboard", dashboard), ("key", key)]

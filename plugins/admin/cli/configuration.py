@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import tomllib
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import typer
 
@@ -20,9 +20,9 @@ from lakemq.broker_core.api.command_line import (
     progress,
     say,
 )
+from lakemq.plugins.admin.cli.asking import listed
 
 configuration = typer.Typer()
-_PAGE = 500
 Node = Annotated[
     str, typer.Option("--node", metavar="NODE", help="Of this node; else of the one that is asked.")
 ]
@@ -36,19 +36,6 @@ Scope = Annotated[
     str, typer.Option("--scope", metavar="SCOPE", help="cluster, or node=ID for one node.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check it, and change nothing.")]
-
-
-def _listed(node: AdminOptions, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    cursor: str | None = ""
-    while cursor is not None:
-        asked = urlencode({"limit": _PAGE, **query, "cursor": cursor})
-        page = json.loads(ask_admin(node, f"api/v1/{path}?{asked}"))
-        found += page["data"]
-        cursor = page["meta"]["next"]
-        for missing in page["meta"]["missing"]:
-            typer.echo(f"lakemq: {missing['node']} did not answer: {missing['reason']}", err=True)
-    return found
 
 
 @configuration.command("show")
@@ -66,7 +53,7 @@ def show(
 
     Without `--effective`: those that are not the default.
     """
-    found = _listed(node, "settings", {"changed": str(not every).lower(), "q": text, "node": of})
+    found = listed(node, "settings", {"changed": str(not every).lower(), "q": text, "node": of})
     _print(found)
 
 
@@ -83,7 +70,7 @@ def _print(found: list[dict[str, Any]]) -> None:
 @option_groups
 def get(setting: Setting, of: OneNode = "", *, node: AdminOptions) -> None:
     """Show one setting: what nodes use, and where it is from."""
-    found = _listed(node, "settings", {"q": setting, "node": of})
+    found = listed(node, "settings", {"q": setting, "node": of})
     exact = [each for each in found if each["setting"] == setting]
     if not exact:
         fail(f"no node has a setting {setting}", ExitCode.UNKNOWN)
@@ -97,7 +84,7 @@ def list_dynamic(*, node: AdminOptions) -> None:
 
     Problem: why the node that is asked does not use it.
     """
-    found = _listed(node, "dynamic-settings", {})
+    found = listed(node, "dynamic-settings", {})
     rows = [
         (each["setting"], _shown(each["value"]), each["scope"], each["problem"] or None)
         for each in found
@@ -155,7 +142,7 @@ def _value(text: str) -> object:
 def diff(of: OneNode = "", *, node: AdminOptions) -> None:
     """Show settings that are written otherwise than they are used, and whether a reload or a
     restart puts them into use."""
-    found = _listed(node, "settings", {"pending": "true", "node": of})
+    found = listed(node, "settings", {"pending": "true", "node": of})
     rows = [
         (each["node"], each["setting"], _shown(each["value"]), each["source"],
          _shown(each["written"]), each["written_source"], each["pending"])
