@@ -237,12 +237,12 @@ class Client:
     async def describe_group(self, name: str) -> GroupDescription:
         """One consumer group: its state, members and committed offsets. Raises UnknownGroup."""
         request = pb.DescribeGroupsRequest(groups=[name])
-        answer = await self._of_group(name, "DescribeGroups", request)
+        answer = await self._of_group("DescribeGroups", request)
         return wire.group_description(answer.groups[0])
 
-    async def _of_group(self, name: str, method: str, request: Any) -> Any:
-        """What the group's coordinator answers."""
-        return await GroupCalls(self._connection.routes, name).call(method, request, self.timeout_s)
+    async def _of_group(self, method: str, request: Any) -> Any:
+        """What the coordinator of a group answers."""
+        return await GroupCalls(self._connection.routes).call(method, request, self.timeout_s)
 
     async def reset_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], *, metadata: str = ""
@@ -250,12 +250,12 @@ class Client:
         """Set the committed offsets of a group without members; -1 deletes one. `metadata`: kept
         with each of them, 4096 bytes at most. Raises GroupNotEmpty."""
         request = wire.reset_request(group, offsets, metadata)
-        await self._of_group(group, "CommitOffsets", request)
+        await self._of_group("CommitOffsets", request)
 
     async def delete_group(self, name: str) -> None:
         """Delete a group without members and its committed offsets. Raises UnknownGroup,
         GroupNotEmpty."""
-        await self._of_group(name, "DeleteGroup", pb.DeleteGroupRequest(group=name))
+        await self._of_group("DeleteGroup", pb.DeleteGroupRequest(group=name))
 
     # -- writing
 

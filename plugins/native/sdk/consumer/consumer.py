@@ -90,7 +90,7 @@ class Consumer:
         self.group = group
         self.counters = ConsumerCounters()
         self._connection, self._start = connection, start
-        self._calls = GroupCalls(connection.routes, group)
+        self._calls = GroupCalls(connection.routes)
         self._auto_commit = auto_commit
         self._commit_interval_ms = auto_commit_interval_ms
         self._callbacks = {"assigned": on_assigned, "revoked": on_revoked, "lost": on_lost}
