@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from lakemq.broker_core.access import Access
 from lakemq.broker_core.administration.audit_log import TopicAuditLog
 from lakemq.broker_core.api.access import Verdict
+from lakemq.broker_core.api.cluster.channels import Channel, ChannelEvents
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import (
     AppendTarget,
@@ -42,6 +43,7 @@ from lakemq.broker_core.api.types import (
 )
 from lakemq.broker_core.catalog_view import CatalogView
 from lakemq.broker_core.cluster.append_service import AppendService
+from lakemq.broker_core.cluster.channels.channels import Channels
 from lakemq.broker_core.cluster.network import PeerNetwork
 from lakemq.broker_core.cluster.reading.fetch_service import FetchService
 from lakemq.broker_core.cluster.reading.readers import Readers
@@ -97,12 +99,11 @@ class CoreBroker:
     ) -> None:
         self.node_id, self.cluster_id = node_id, cluster_id
         self.audit = TopicAuditLog(self, audit_retention_ms, now_ms)
-        self._meta = meta
-        self._access = access
+        self._meta, self._access = meta, access
         self._plugins = tuple(plugins)
         self._default_config = default_topic_config(topic_settings)
-        self.network = network
-        self._nodes = network.nodes
+        self.network, self._nodes = network, network.nodes
+        self.channels = Channels(node_id, network.peers, self._nodes.broker_epochs)
         self.replicas = NodeReplicas(node_id, network, control, cluster_settings, storage.is_full)
         self._partitions = Partitions(
             node_id, storage, self.replicas.assignments, self._nodes.address_of
@@ -171,6 +172,7 @@ class CoreBroker:
         server.serve_stream("Append", AppendService(self._partitions).serve)
         server.serve_stream("Fetch", FetchService(self._partitions).serve)
         server.serve_call("Read", CommittedReads(self._partitions).answer)
+        server.serve_stream("Talk", self.channels.serve)
         # Partitions first: the coordinator and the scheduler read their state from internal topics.
         revision, topics = await self._catalog.load()
         self._nodes.start()
@@ -181,6 +183,7 @@ class CoreBroker:
         self._nodes.watch(
             lambda: self._router.nodes_changed({each.node_id for each in self._nodes.nodes})
         )
+        self._nodes.watch(self.channels.nodes_changed)
         # From the next revision on: `load` has applied all up to this one, and none is missed
         # between.
         self._catalog.start(revision + 1)
@@ -267,6 +270,10 @@ class CoreBroker:
     def watch_nodes(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` whenever `nodes` has changed; returns its removal."""
         return self._nodes.watch(on_change)
+
+    def channel(self, name: str, events: ChannelEvents) -> Channel:
+        """This node's side of a channel between nodes. Raises InvalidRequest."""
+        return self.channels.open(name, events)
 
     def in_touch(self) -> bool:
         """Whether the node's lease holds, or there is no other node to lead instead."""

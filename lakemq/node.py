@@ -30,6 +30,7 @@ from lakemq.broker_core.api.ports import (
 from lakemq.broker_core.api.records.stored import SKIPPED
 from lakemq.broker_core.api.types import PluginInfo
 from lakemq.broker_core.broker import CoreBroker
+from lakemq.broker_core.cluster.channels.metrics import register_channel_metrics
 from lakemq.broker_core.cluster.identity import PeerIdentity, PeerTls
 from lakemq.broker_core.cluster.network import PeerNetwork
 from lakemq.broker_core.cluster_nodes import ClusterNodes
@@ -331,6 +332,7 @@ class Node:
             broker.replicas.replication,
             broker.topics,
         )
+        register_channel_metrics(self.telemetry.meter("broker_core"), broker.channels)
         return broker
 
     def _plugin_listeners(self) -> list[tuple[LoadedPlugin, Listener]]:

@@ -20,6 +20,7 @@ from lakemq.broker_core.api.administration.routes import Administered as Adminis
 from lakemq.broker_core.api.administration.routes import AdminListing as AdminListing
 from lakemq.broker_core.api.administration.routes import AdminRequest as AdminRequest
 from lakemq.broker_core.api.administration.routes import AdminRoute as AdminRoute
+from lakemq.broker_core.api.cluster.channels import Channel, ChannelEvents
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.partition_ports import AppendDone as AppendDone
 from lakemq.broker_core.api.partition_ports import AppendTarget as AppendTarget
@@ -28,16 +29,22 @@ from lakemq.broker_core.api.partition_ports import PartitionReader as PartitionR
 from lakemq.broker_core.api.partition_ports import Tap as Tap
 from lakemq.broker_core.api.scheduling.schedules import Schedules
 from lakemq.broker_core.api.schemas.types import Schemas
+from lakemq.broker_core.api.security.access_ports import AskingAuthorizer as AskingAuthorizer
+from lakemq.broker_core.api.security.access_ports import Authenticator as Authenticator
+from lakemq.broker_core.api.security.access_ports import Authorizer as Authorizer
+from lakemq.broker_core.api.security.access_ports import Exchange as Exchange
+from lakemq.broker_core.api.security.access_ports import (
+    ExplainingAuthorizer as ExplainingAuthorizer,
+)
+from lakemq.broker_core.api.security.access_ports import Mechanism as Mechanism
 from lakemq.broker_core.api.settings import PluginSettings
 from lakemq.broker_core.api.tracing import Traces
 from lakemq.broker_core.api.transactions.ports import Transactions
 from lakemq.broker_core.api.types import (
     NO_CONTEXT,
-    Accepted,
     AccessContext,
     Acks,
     AppendResult,
-    Challenge,
     ClusterInfo,
     Columns,
     Disowned,
@@ -170,79 +177,6 @@ class Listener(Protocol):
         """Stop accepting, end connections as the protocol prescribes, close."""
 
 
-class Authenticator(Protocol):
-    """Determines who a client is."""
-
-    async def authenticate(self, credentials: Credentials) -> Principal | None:
-        """The principal; None: not responsible for such credentials, ask the next authenticator.
-        Raises NotAuthenticated."""
-
-
-class Exchange(Protocol):
-    """One run of a mechanism that takes several steps. Dropped when the client leaves."""
-
-    async def step(self, data: bytes) -> Challenge | Accepted:
-        """What the client said -> what to ask it next, or who it is. The first call takes the
-        initial response, `b""` when the client sent none. Raises NotAuthenticated, also for data
-        that is not a message of the mechanism; the exchange is over then."""
-
-
-@runtime_checkable
-class Mechanism(Protocol):
-    """A way to authenticate in several steps, like SCRAM."""
-
-    name: str
-    """As the client asks for it, like `SCRAM-SHA-256`."""
-
-    def begin(self, credentials: Credentials) -> Exchange:
-        """Start an exchange. `credentials` tells where the client is; it may name no user."""
-
-
-class Authorizer(Protocol):
-    """Decides what a principal may do."""
-
-    def authorize(
-        self,
-        principal: Principal,
-        operation: Operation,
-        resource: Resource,
-        context: AccessContext,
-    ) -> bool | None:
-        """True allows, False denies; None: not responsible, ask the next one. Answers are cached by
-        connections until `Broker.on_access_change` tells that they may have changed. Raises
-        Undecided when the answer is not known yet; only an `AskingAuthorizer` may, and of
-        resources of kind `topic_name` alone."""
-
-
-@runtime_checkable
-class ExplainingAuthorizer(Protocol):
-    """An authorizer that can tell why it decides as it does."""
-
-    def reason(
-        self,
-        principal: Principal,
-        operation: Operation,
-        resource: Resource,
-        context: AccessContext,
-    ) -> str:
-        """The rule behind `authorize`'s answer, in words."""
-
-
-@runtime_checkable
-class AskingAuthorizer(Protocol):
-    """An authorizer that takes time to know an answer."""
-
-    async def decide(
-        self,
-        principal: Principal,
-        operation: Operation,
-        resource: Resource,
-        context: AccessContext,
-    ) -> None:
-        """Find out what `authorize` will answer, and return within a bounded time, whatever
-        happens; it answers the same question without raising Undecided then."""
-
-
 @runtime_checkable
 class Interceptor(Protocol):
     """Sees records that arrive one by one (MQTT, line protocols) before they are stored; never
@@ -328,6 +262,10 @@ class Broker(Protocol):
 
     def watch_nodes(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` whenever `nodes()` has changed; returns its removal."""
+
+    def channel(self, name: str, events: ChannelEvents) -> Channel:
+        """Talk to what opens a channel of this name on the other nodes; `events` hears of it. A
+        node alone connects to nothing. Raises InvalidRequest when it is open already."""
 
     def in_touch(self) -> bool:
         """Whether this node may believe that it leads what the catalog last said: the MetaService

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
+from lakemq.broker_core.api.cluster.channels import Peer as Peer
 from lakemq.broker_core.api.errors import NotAuthenticated, StaleEpoch, Unavailable
 from lakemq.meta_service.api.types import node_of
 
@@ -40,13 +41,6 @@ class PeerIdentity:
             (_EPOCH, str(self.broker_epoch())),
             (_CLUSTER, self.cluster_id),
         )
-
-
-class Peer(NamedTuple):
-    """The other side of a connection, as it was accepted."""
-
-    node_id: str
-    broker_epoch: int
 
 
 class PeerBook:

@@ -565,3 +565,132 @@ class AdministerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AdministerResponse: _TypeAlias = AdministerResponse  # noqa: Y015
+
+@_typing.final
+class TalkSaid(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___TalkEntry]: ...
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___TalkEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TalkSaid: _TypeAlias = TalkSaid  # noqa: Y015
+
+@_typing.final
+class TalkEntry(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    request: _builtins.int
+    """Of this request within the stream; 0: a message, which is not answered."""
+    channel: _builtins.str
+    """Name of the channel."""
+    payload: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        request: _builtins.int = ...,
+        channel: _builtins.str = ...,
+        payload: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "payload", b"payload", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TalkEntry: _TypeAlias = TalkEntry  # noqa: Y015
+
+@_typing.final
+class TalkTold(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    CHANNELS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TalkAnswer]: ...
+    @_builtins.property
+    def channels(self) -> Global___TalkChannels:
+        """Channels that the callee has, all of them: in its first message, and when they have changed."""
+
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___TalkAnswer] | None = ...,
+        channels: Global___TalkChannels | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "channels", b"channels"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TalkTold: _TypeAlias = TalkTold  # noqa: Y015
+
+@_typing.final
+class TalkChannels(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TalkChannels: _TypeAlias = TalkChannels  # noqa: Y015
+
+@_typing.final
+class TalkAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    request: _builtins.int
+    payload: _builtins.bytes
+    code: _builtins.str
+    """Code of the error; empty: it was answered."""
+    message: _builtins.str
+    leader: _builtins.str
+    """Where a NOT_LEADER or STALE_EPOCH points to."""
+    leader_epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        request: _builtins.int = ...,
+        payload: _builtins.bytes = ...,
+        code: _builtins.str = ...,
+        message: _builtins.str = ...,
+        leader: _builtins.str = ...,
+        leader_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "leader", b"leader", "leader_epoch", b"leader_epoch", "message", b"message", "payload", b"payload", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TalkAnswer: _TypeAlias = TalkAnswer  # noqa: Y015

@@ -59,6 +59,11 @@ class PeerStub:
                 request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AdministerRequest.SerializeToString,
                 response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AdministerResponse.FromString,
                 _registered_method=True)
+        self.Talk = channel.stream_stream(
+                '/lakemq.peer.v1.Peer/Talk',
+                request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.TalkSaid.SerializeToString,
+                response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.TalkTold.FromString,
+                _registered_method=True)
 
 
 class PeerServicer:
@@ -101,6 +106,13 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Talk(self, request_iterator, context):
+        """What plugins say to each other: messages and requests of the caller, answers of the callee.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +140,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Administer,
                     request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AdministerRequest.FromString,
                     response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AdministerResponse.SerializeToString,
+            ),
+            'Talk': grpc.stream_stream_rpc_method_handler(
+                    servicer.Talk,
+                    request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.TalkSaid.FromString,
+                    response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.TalkTold.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -265,6 +282,33 @@ class Peer:
             '/lakemq.peer.v1.Peer/Administer',
             lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AdministerRequest.SerializeToString,
             lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AdministerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Talk(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/lakemq.peer.v1.Peer/Talk',
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.TalkSaid.SerializeToString,
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.TalkTold.FromString,
             options,
             channel_credentials,
             insecure,

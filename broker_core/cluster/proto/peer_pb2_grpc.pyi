@@ -54,6 +54,8 @@ class PeerStub:
     """Committed batches of a replica of the callee, for a replica that is damaged there."""
     Administer: _grpc.UnaryUnaryMultiCallable[_peer_pb2.AdministerRequest, _peer_pb2.AdministerResponse]
     """A request to the admin API of the callee, from the node that an operator asked."""
+    Talk: _grpc.StreamStreamMultiCallable[_peer_pb2.TalkSaid, _peer_pb2.TalkTold]
+    """What plugins say to each other: messages and requests of the caller, answers of the callee."""
 
 @_typing.type_check_only
 class PeerAsyncStub(PeerStub):
@@ -72,6 +74,8 @@ class PeerAsyncStub(PeerStub):
     """Committed batches of a replica of the callee, for a replica that is damaged there."""
     Administer: _aio.UnaryUnaryMultiCallable[_peer_pb2.AdministerRequest, _peer_pb2.AdministerResponse]  # type: ignore[assignment]
     """A request to the admin API of the callee, from the node that an operator asked."""
+    Talk: _aio.StreamStreamMultiCallable[_peer_pb2.TalkSaid, _peer_pb2.TalkTold]  # type: ignore[assignment]
+    """What plugins say to each other: messages and requests of the caller, answers of the callee."""
 
 class PeerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -117,5 +121,13 @@ class PeerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.AdministerResponse, _abc.Awaitable[_peer_pb2.AdministerResponse]]:
         """A request to the admin API of the callee, from the node that an operator asked."""
+
+    @_abc_1.abstractmethod
+    def Talk(
+        self,
+        request_iterator: _MaybeAsyncIterator[_peer_pb2.TalkSaid],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_peer_pb2.TalkTold], _abc.AsyncIterator[_peer_pb2.TalkTold]]:
+        """What plugins say to each other: messages and requests of the caller, answers of the callee."""
 
 def add_PeerServicer_to_server(servicer: PeerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -15,6 +15,14 @@ from lakemq.broker_core.cluster.append_frames import (
     encode_answers,
     request_bytes,
 )
+from lakemq.broker_core.cluster.channels.frames import (
+    Answer,
+    Said,
+    decode_said,
+    decode_told,
+    encode_said,
+    encode_told,
+)
 from lakemq.broker_core.cluster.reading.fetch_frames import (
     FetchAnswer,
     FetchRequest,
@@ -80,6 +88,27 @@ def asks(data: bytes) -> None:
     with contextlib.suppress(BadFrame):
         found = decode_ask(data)
         assert decode_ask(encode_ask(found)) == found
+
+
+@target("cluster.said", seeds=[encode_said([Said("a", b"x"), Said("b", b"", 7)])])
+def said(data: bytes) -> None:
+    """What a node takes for another one's messages; what it takes is written and read again."""
+    with contextlib.suppress(BadFrame):
+        found = decode_said(data)
+        assert decode_said(encode_said(found)) == found
+
+
+@target("cluster.told", seeds=[
+    encode_told([Answer(1, b"yes"), Answer(2, NotLeader("no", leader="n", epoch=3))], ["a", "b"]),
+])  # fmt: skip
+def told(data: bytes) -> None:
+    """What a node takes for answers; what it takes is written and read again."""
+    with contextlib.suppress(BadFrame):
+        found = decode_told(data)
+        names = None if found.channels is None else list(found.channels)
+        again = decode_told(encode_told(found.answers, names))
+        assert again.channels == found.channels
+        assert [each.request for each in again.answers] == [each.request for each in found.answers]
 
 
 @target("cluster.appends", seeds=[

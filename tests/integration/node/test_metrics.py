@@ -46,10 +46,16 @@ Series = dict[str, dict[frozenset[tuple[str, str]], float]]
 DELIVERY: Final = "unit/mqtt/session/test_mqtt_delivery.py"
 DAMAGE: Final = "fault/cluster/test_damaged_disks.py"
 REPLICATION: Final = "unit/broker_core/replication/test_replication_metrics.py"
+CHANNELS: Final = "integration/cluster/test_channels.py"
 ELSEWHERE: Final = {
     "bridge.forwarded": "unit/bridge/test_bridge_boxes.py:outbox.sent",
     "bridge.received": "unit/bridge/test_bridge_boxes.py:inbox.received",
     "bridge.repeated": "unit/bridge/test_bridge_boxes.py:inbox.repeated",
+    "channels.dropped": f"{CHANNELS}:channels.dropped",
+    "channels.received": f"{CHANNELS}:channels.received",
+    "channels.received_bytes": f"{CHANNELS}:channels.received_bytes",
+    "channels.sent": f"{CHANNELS}:channels.sent",
+    "channels.sent_bytes": f"{CHANNELS}:channels.sent_bytes",
     "corrupt_batches": "integration/node/test_poisoned_batches.py:lakemq_corrupt_batches",
     "elections": f"{REPLICATION}:elections",
     "isr.changes": f"{REPLICATION}:isr.changes",

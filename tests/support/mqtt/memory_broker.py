@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from lakemq.broker_core.api.access import Verdict
+from lakemq.broker_core.api.cluster.channels import Channel, ChannelEvents
 from lakemq.broker_core.api.errors import (
     LakeMQError,
     NotAuthenticated,
@@ -54,15 +55,18 @@ from lakemq.broker_core.publishing.publisher import answer_with
 from lakemq.plugins.mqtt.config import MqttSettings
 from lakemq.plugins.mqtt.server.engine import MqttEngine
 from lakemq.plugins.mqtt.server.tcp import MqttListener
+from tests.support.memory_channels import MemoryChannels
 
 
 class MemoryBroker:
     """One partition a topic, in memory."""
 
-    node_id = "node-1"
     cluster_id = "memory"
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: MemoryChannels | None = None, node_id: str = "node-1") -> None:
+        self.node_id = node_id
+        self.cluster = cluster or MemoryChannels()
+        """The nodes that it talks to."""
         self.published: dict[str, list[Columns]] = {}
         self.batches: dict[str, list[CommittedBatch]] = {}
         self.forbidden: set[tuple[Operation, str]] = set()
@@ -243,6 +247,9 @@ class MemoryBroker:
     def reserve_headers(self, topic: str, names: Iterable[str]) -> Callable[[], None]:
         self.reserved.setdefault(topic, set()).update(names)
         return lambda: None
+
+    def channel(self, name: str, events: ChannelEvents) -> Channel:
+        return self.cluster.open(self.node_id, name, events)
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         if self.users is None:

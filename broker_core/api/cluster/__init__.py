@@ -1,0 +1,1 @@
+"""What plugins of different nodes say to each other."""

@@ -1,0 +1,1 @@
+"""`Peer.Talk`: what plugins of different nodes say to each other."""
