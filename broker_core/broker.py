@@ -69,6 +69,7 @@ from lakemq.broker_core.schemas import SchemaRegistry
 from lakemq.broker_core.security.quotas import Use
 from lakemq.broker_core.topics.shared_topics import SharedTopics
 from lakemq.broker_core.topics.topic_admin import TopicAdmin, default_topic_config
+from lakemq.broker_core.transactions import participants, targets
 from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
 from lakemq.meta_service.api.errors import MetaError
 from lakemq.meta_service.api.remote.control_calls import ControlCalls, HeartbeatReport
@@ -132,7 +133,7 @@ class CoreBroker:
         )  # fmt: skip
         self._coordinator = TransactionCoordinator(
             self, transaction_settings or TransactionSettings(), now_ms=now_ms,
-            admission=self._admission,
+            admission=self._admission, call=network.peers.call,
         )  # fmt: skip
         self._scheduler = Scheduler(
             self, schedule_settings or ScheduleSettings(), now_ms, self._admission
@@ -173,6 +174,8 @@ class CoreBroker:
         server.serve_stream("Fetch", FetchService(self._partitions).serve)
         server.serve_call("Read", CommittedReads(self._partitions).answer)
         server.serve_stream("Talk", self.channels.serve)
+        server.serve_call(targets.METHOD, targets.AppendedService(self._partitions).answer)
+        server.serve_call(participants.METHOD, self._coordinator.participants.answer)
         # Partitions first: the coordinator and the scheduler read their state from internal topics.
         revision, topics = await self._catalog.load()
         self._nodes.start()
@@ -407,7 +410,7 @@ class CoreBroker:
 
     @property
     def transactions(self) -> Transactions:
-        """The transaction coordinator."""
+        """The coordinator of this node's transactions."""
         return self._coordinator
 
     @property

@@ -36,8 +36,8 @@ from lakemq.broker_core.cluster.streams import ByteStream, FollowerStream, first
 SERVICE: Final = "/lakemq.peer.v1.Peer/"
 REFUSED: Final = "lakemq-error"
 """Trailer of a call that this node refused: the error's code."""
-STREAMS_PER_PEER_MAX: Final = 8
-"""Calls of one node at a time; a node makes one of each kind."""
+STREAMS_PER_PEER_MAX: Final = 12
+"""Calls of one node at a time; a node makes one of each kind, or a few."""
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", SEND_MAX_BYTES),
     ("grpc.max_send_message_length", SEND_MAX_BYTES),

@@ -42,7 +42,8 @@ from lakemq.broker_core.scheduling.queue import PendingSchedule, ScheduleLimits,
 from lakemq.broker_core.transactions import state as states
 from lakemq.broker_core.transactions.formats import SCHEDULER
 from lakemq.broker_core.transactions.logs import PARTITIONS, OwnerStates
-from lakemq.broker_core.transactions.owners import CommitRunner, OwnerRuntime, Participants
+from lakemq.broker_core.transactions.owners import CommitRunner, OwnerRuntime
+from lakemq.broker_core.transactions.participants import Participants
 from lakemq.broker_core.transactions.state import OwnerState, PendingCommit
 
 _log = logging.getLogger(__name__)

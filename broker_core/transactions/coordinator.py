@@ -3,6 +3,9 @@
 The decisions are in `state` and `staged`, which do no IO; this module orders and awaits the writes.
 One owner does one thing at a time (its lock). Staging needs no lock: what is staged has no effect
 until a commit names it.
+
+A node coordinates the owners of those partitions of the topic of staged batches that it leads, and
+refuses others (NotLeader, with the coordinator's address).
 """
 
 from __future__ import annotations
@@ -18,12 +21,15 @@ from lakemq.broker_core.api.errors import (
     BatchCommitted,
     InvalidRequest,
     LakeMQError,
+    OutcomeUnknown,
     Unavailable,
     UnknownTopic,
     UnknownTransaction,
 )
+from lakemq.broker_core.api.leadership import check_partition, leadership
 from lakemq.broker_core.api.limits.name_shares import NameShares
 from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.state.residents import Residents
 from lakemq.broker_core.api.transactions.ports import Participant
 from lakemq.broker_core.api.transactions.types import (
     SINK,
@@ -41,28 +47,26 @@ from lakemq.broker_core.api.types import AppendResult, Operation, Principal, Res
 from lakemq.broker_core.configuration.settings import TransactionSettings
 from lakemq.broker_core.publishing.admission import Admission
 from lakemq.broker_core.transactions import state as states
-from lakemq.broker_core.transactions.formats import SCHEDULER, StagedKey
-from lakemq.broker_core.transactions.logs import OwnerStates, StagedBatches
-from lakemq.broker_core.transactions.owners import (
-    CommitRunner,
-    OwnerRuntime,
-    Participants,
-    decide_all,
-)
+from lakemq.broker_core.transactions.formats import StagedKey
+from lakemq.broker_core.transactions.owner_log import OwnerLog, StoredOwners
+from lakemq.broker_core.transactions.owners import CommitRunner, OwnerRuntime
+from lakemq.broker_core.transactions.participants import Participants, decide_all
 from lakemq.broker_core.transactions.staged import Staged, StagedTable, StagingLimits
 from lakemq.broker_core.transactions.state import (
     CommitTarget,
+    OwnerState,
     PendingCommit,
     check_epoch,
     outcome_of,
 )
+from lakemq.broker_core.transactions.targets import Call, Targets
+from lakemq.broker_core.transactions.upkeep import Upkeep
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _TICK_S: Final = 0.5
 _FREE_EVERY_TICKS: Final = 4
-_STALL_MS: Final = 5_000
 _RECORDS_MAX: Final = 2**31 - 1
 """Of one commit in one partition: sequence numbers must not wrap."""
 
@@ -78,7 +82,7 @@ def steady_clock_ms() -> int:
 
 
 class TransactionCoordinator:
-    """Opens, commits and expires the owners of this node."""
+    """Opens, commits and expires the owners that this node coordinates."""
 
     def __init__(
         self,
@@ -88,17 +92,21 @@ class TransactionCoordinator:
         now_ms: Callable[[], int] = wall_clock_ms,
         steady_ms: Callable[[], int] = steady_clock_ms,
         admission: Admission | None = None,
+        call: Call | None = None,
     ) -> None:
+        """`call`: to other nodes; None: there are none."""
         self._admission = admission or Admission(
             lambda *given: broker.schemas.check_batch(*given), now_ms
         )
         self.counters = TransactionCounters()
+        self.participants = Participants(broker.node_id, call)
+        self.targets = Targets(broker, call)
         self._broker = broker
         self._settings = settings
         self._now_ms = now_ms
         self._steady_ms = steady_ms
-        self._states = OwnerStates(broker)
-        self._batches = StagedBatches(broker)
+        self._log = OwnerLog(broker)
+        self._residents = Residents(broker, self._log.topic, self)
         self._staged = StagedTable(_limits(settings))
         self._owners: dict[Owner, OwnerRuntime] = {}
         self._shares = NameShares(
@@ -107,10 +115,8 @@ class TransactionCoordinator:
             names_max=settings.owners_max,
             user_share_max=settings.user_share_max,
         )
-        self._participants = Participants()
+        self._upkeep = Upkeep(self._owners, self._staged, self._log, self.counters, steady_ms)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._ticked_ms: int | None = None
-        self._freed_at = -1
 
     def reconfigure(self, settings: TransactionSettings) -> None:
         """Bounds and time-outs from now on."""
@@ -120,24 +126,13 @@ class TransactionCoordinator:
     # -- life
 
     async def start(self) -> None:
-        """Read back what is on disk; continue the commits that were decided."""
-        steady_ms = self._steady_ms()
-        for owner, state in (await self._states.load()).items():
-            if owner.kind != SCHEDULER:
-                self._owners[owner] = OwnerRuntime(state)
-        async for staged in self._batches.load():
-            owned = self._owners.get(staged.key.place.owner)
-            # Batches of older epochs and of commits that are applied are left to `free`.
-            if owned is not None and owned.needs(staged.key.place):
-                self._staged.load(staged, steady_ms)
-        for owner, owned in self._owners.items():
-            if owned.state.pending is not None:
-                self.counters.resumed += 1
-                self._begin_applying(owner, owned, resumed=True)
+        """Read back what this node coordinates; continue the commits that were decided."""
+        await self._residents.start()
         self._spawn(self._run())
 
     async def stop(self) -> None:
-        """Commits that are not applied yet are continued at the next start."""
+        """Commits that are not applied yet are continued at the next start, here or elsewhere."""
+        await self._residents.stop()
         tasks, self._tasks = set(self._tasks), set()
         for task in tasks:
             task.cancel()
@@ -153,10 +148,28 @@ class TransactionCoordinator:
         self._tasks.discard(task)
         _retrieve_exception(task)
 
-    async def _run_to_completion(self, work: Coroutine[Any, Any, _T]) -> _T:
+    def _spawn_for(self, owned: OwnerRuntime, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Work that changes an owner; it ends where it is when another node may coordinate it."""
+        task = self._spawn(work)
+        owned.tasks.add(task)
+        task.add_done_callback(owned.tasks.discard)
+        return task
+
+    async def _run_to_completion(
+        self, owner: Owner, owned: OwnerRuntime, work: Coroutine[Any, Any, _T]
+    ) -> _T:
         """Await work that changes an owner; it is finished also when the caller is cancelled."""
         # A state whose record is on its way must reach `owned.known`, or the two would differ.
-        return await asyncio.shield(self._spawn(work))
+        task = self._spawn_for(owned, work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and owned.ended:
+                raise Unavailable(f"{owner} has another coordinator by now; ask again") from None
+            raise
+        except OutcomeUnknown as error:
+            # Asked again, the coordinator of then tells what became of it.
+            raise Unavailable(f"{owner}: {error}") from None
 
     async def _run(self) -> None:
         ticks = 0
@@ -172,33 +185,63 @@ class TransactionCoordinator:
 
     async def tick(self) -> None:
         """Drop batches that were staged too long ago without a commit, and owners that are idle."""
-        self.counters.waiting_bytes = self._staged.total_bytes
-        now_ms = self._steady_ms()
-        gap_ms = 0 if self._ticked_ms is None else now_ms - self._ticked_ms
-        self._ticked_ms = now_ms
-        # The process stood still: clients could not stage meanwhile, and are not to blame.
-        if gap_ms > _STALL_MS:
-            self._staged.extend_after_stall(gap_ms)
-        timeouts = {
-            owner: owned.known.timeout_ms for owner, owned in self._owners.items() if owned.known
-        }
-        for owner, batch_id in self._staged.expired(timeouts, now_ms):
-            owned = self._owners.get(owner)
-            # What is being committed or applied is needed, however old it is.
-            if owned is None or not (owned.busy or batch_id <= owned.state.last_batch_id):
-                self.counters.expired += 1
-                self._staged.drop(owner, only=batch_id)
+        self._upkeep.expire()
         idle_since_ms = self._now_ms() - self._settings.transaction_expiry_ms
         for owner, owned in list(self._owners.items()):
             if owner.kind != SINK and not owned.busy and owned.state.updated_ms < idle_since_ms:
-                await self._forget(owner, owned)
+                await self._run_to_completion(owner, owned, self._forget(owner, owned))
 
     async def free(self) -> None:
         """Free the disk below the lowest offset that is still needed, if that may have changed."""
-        if self._staged.dropped == self._freed_at:
-            return
-        self._freed_at = self._staged.dropped
-        await self._batches.free(self._staged.lowest_offsets)
+        await self._upkeep.free(
+            [number for number in self._log.partitions() if self._residents.serves(number)]
+        )
+
+    # -- what this node coordinates
+
+    async def load(self, partition: int, end: int) -> StoredOwners:
+        """As `Resident.load`."""
+        return await self._log.load(partition, end)
+
+    def serve(self, partition: int, epoch: int, state: StoredOwners) -> None:
+        """As `Resident.serve`."""
+        steady_ms = self._steady_ms()
+        for owner, (known, offset) in state.states.items():
+            self._owners[owner] = OwnerRuntime(known, offset)
+        for staged in state.staged:
+            self._staged.load(staged, steady_ms)
+        for owner in state.states:
+            owned = self._owners[owner]
+            if owned.state.pending is not None:
+                self.participants.restore(owned.state.pending.effects)
+                self.counters.resumed += 1
+                self._begin_applying(owner, owned, resumed=True)
+
+    def drop(self, partition: int) -> None:
+        """As `Resident.drop`."""
+        for owner in list(self._owners):
+            if self._log.partition_of(owner) in (partition, None):
+                self._owners.pop(owner).end()
+                self._staged.drop(owner)
+
+    def coordinator_of(self, owner: Owner) -> str:
+        """Node that coordinates the owner; empty: none does now, or the first use will tell."""
+        partition, info = self._log.partition_of(owner), self._log.topic.info
+        if partition is None or info is None:
+            return ""
+        return leadership(info, partition).leader or ""
+
+    def coordinators(self) -> Sequence[str]:
+        """Nodes that coordinate owners, in order."""
+        info = self._log.topic.info
+        return sorted({each.leader or "" for each in info.leaders} - {""}) if info else []
+
+    async def _arrive(self, owner: Owner) -> None:
+        """Raises NotLeader where another node coordinates the owner, Unavailable while this one
+        reads back what is known of it, after a while."""
+        partition = self._log.partition_of(owner)
+        if partition is not None:
+            await self._residents.arrive(partition)
 
     # -- owners
 
@@ -208,7 +251,9 @@ class TransactionCoordinator:
         states.check_owner(owner)
         self._authorize(principal, Operation.WRITE, owner)
         timeout_ms = self._timeout(owner, timeout_ms)
-        state = await self._run_to_completion(self._open(owner, timeout_ms, principal))
+        await self._log.ensure()
+        await self._arrive(owner)
+        state = await self._opened(owner, timeout_ms, principal)
         return OpenedOwner(state.epoch, state.last_batch_id)
 
     def _timeout(self, owner: Owner, asked_ms: int) -> int:
@@ -222,22 +267,27 @@ class TransactionCoordinator:
             )
         return asked_ms
 
-    async def _open(self, owner: Owner, timeout_ms: int, principal: Principal) -> states.OwnerState:
-        await self._batches.ensure()
-        await self._states.ensure()
-        self._states.check_home(owner)
+    async def _opened(self, owner: Owner, timeout_ms: int, principal: Principal) -> OwnerState:
         owned = self._owners.get(owner)
         if owned is None:
             self._shares.take(owner, principal)
             owned = self._owners[owner] = OwnerRuntime(None)
+        return await self._run_to_completion(owner, owned, self._open(owner, owned, timeout_ms))
+
+    async def _open(self, owner: Owner, owned: OwnerRuntime, timeout_ms: int) -> OwnerState:
         async with owned.lock:
             await self._applied(owner, owned)
             state = states.opened(owned.known, timeout_ms, self._now_ms())
-            await self._states.append(owner, state)
-            self.counters.fenced += owned.known is not None
-            owned.known = state
+            known = owned.known is not None
+            await self._store(owner, owned, state)
+            self.counters.fenced += known
             self._staged.drop(owner)
             return state
+
+    async def _store(self, owner: Owner, owned: OwnerRuntime, state: OwnerState) -> None:
+        """Write a state; it holds when this returns."""
+        result = await self._log.append(owner, state)
+        owned.known, owned.offset = state, int(result.base_offset)
 
     async def _applied(self, owner: Owner, owned: OwnerRuntime) -> None:
         """Wait until the newest commit is applied. Raises Unavailable."""
@@ -248,11 +298,18 @@ class TransactionCoordinator:
             )
 
     def _owned(self, owner: Owner, epoch: int) -> OwnerRuntime:
-        """Raises UnknownTransaction, ProducerFenced."""
+        """Raises UnknownTransaction, ProducerFenced; NotLeader, Unavailable as `_arrive`."""
+        owned = self._known(owner)
+        check_epoch(owner, owned.state, epoch)
+        return owned
+
+    def _known(self, owner: Owner) -> OwnerRuntime:
+        partition = self._log.partition_of(owner)
+        if partition is not None:
+            self._residents.check(partition)
         owned = self._owners.get(owner)
         if owned is None or owned.known is None:
             raise UnknownTransaction(f"unknown {owner}: open it first")
-        check_epoch(owner, owned.known, epoch)
         return owned
 
     def _authorize(self, principal: Principal, operation: Operation, owner: Owner) -> None:
@@ -276,7 +333,7 @@ class TransactionCoordinator:
         self._authorize(principal, Operation.WRITE, place.owner)
         self._broker.authorize(principal, Operation.WRITE, Resource("topic", topic))
         info = self._broker.topic(topic)
-        self._broker.partition(topic, partition)
+        check_partition(info, partition)
         header = self._admission.header(info, batch)
         key = StagedKey(
             place, topic, info.topic_id, partition, header.record_count, header.body_crc32c
@@ -310,7 +367,7 @@ class TransactionCoordinator:
         self._staged.check_room(key.place.owner, len(batch))
         # Added to the table at once, before it is durable: the same batch sent again finds it and
         # waits for the same write.
-        staged, written = self._batches.append(key, batch)
+        staged, written = self._log.append_batch(key, batch)
         self._staged.add(staged, steady_ms)
         staged.when_durable(kept)
         written.add_done_callback(lambda done: self._written(staged, done))
@@ -345,9 +402,10 @@ class TransactionCoordinator:
         states.check_batch_id(batch_id)
         states.check_winners(winners)
         self._authorize(principal, Operation.WRITE, owner)
+        await self._arrive(owner)
         owned = self._owned(owner, epoch)
         outcome = await self._run_to_completion(
-            self._commit(owner, owned, epoch, batch_id, winners, effects)
+            owner, owned, self._commit(owner, owned, epoch, batch_id, winners, effects)
         )
         applied = await owned.wait_applied(self._settings.commit_wait_ms / 1000)
         return CommitAnswer(outcome, owned.state.last_batch_id, applied)
@@ -381,65 +439,66 @@ class TransactionCoordinator:
     ) -> None:
         """Write the commit's record: from then on the commit is decided."""
         fresh = await self._broker.allocate_producer_id() if owned.state.needs_producer_id else None
-        targets = self._targets(self._staged.chosen(owner, batch_id, winners))
-        decided, undo = decide_all(self._participants, effects)
+        targets = await self._targets(self._staged.chosen(owner, batch_id, winners))
+        decided, undo = decide_all(self.participants, effects)
         pending = PendingCommit(targets, decided)
         state = states.committed(owned.state, batch_id, pending, fresh, self._now_ms())
         try:
-            await self._states.append(owner, state)
+            await self._store(owner, owned, state)
         except BaseException:
             undo()
             raise
-        owned.known = state
         self.counters.commits += 1
         self._begin_applying(owner, owned, resumed=False)
 
-    def _targets(self, chosen: Sequence[Staged]) -> tuple[CommitTarget, ...]:
+    async def _targets(self, chosen: Sequence[Staged]) -> tuple[CommitTarget, ...]:
         """Raises UnknownTopic when one was deleted since."""
-        floors: dict[tuple[str, int], int] = {}
         records: dict[tuple[str, int], int] = {}
         for staged in chosen:
             place = (staged.key.topic, staged.key.partition)
-            info = self._broker.topic(staged.key.topic)
-            log = self._broker.partition(*place)
-            if info.topic_id != staged.key.topic_id:
+            if self._broker.topic(staged.key.topic).topic_id != staged.key.topic_id:
                 raise UnknownTopic(f"topic {staged.key.topic} was deleted and created again since")
-            if place not in floors:
-                # Taken before the decision is written: none of its records can lie below.
-                floors[place] = log.log_end_offset
             records[place] = records.get(place, 0) + staged.key.records
         # Sequence numbers have 32 bits (KIP-98), and must not wrap within one commit.
         if any(count > _RECORDS_MAX for count in records.values()):
             raise InvalidRequest(f"a commit takes {_RECORDS_MAX} records a partition")
+        # Taken before the decision is written: none of its records can lie below.
+        floors = await asyncio.gather(*(self.targets.floor(*place) for place in records))
         return states.targets_of(
             (
                 (each.key.topic, each.key.topic_id, each.key.partition, each.entry)
                 for each in chosen
             ),
-            floors,
+            dict(zip(records, floors, strict=True)),
         )
 
     def _begin_applying(self, owner: Owner, owned: OwnerRuntime, *, resumed: bool) -> None:
         owned.begin()
-        self.counters.applying += 1
-        self._spawn(self._apply(owner, owned, resumed))
+        self._spawn_for(owned, self._apply(owner, owned, resumed))
 
     async def _apply(self, owner: Owner, owned: OwnerRuntime, resumed: bool) -> None:
         work = CommitRunner(
             owned,
             self._broker,
-            self._states,
-            self._participants,
+            self._log,
+            self.participants,
             self._on_appended,
-            self._batches.read,
+            self._log.read,
+            targets=self.targets,
         )
-        await work.run(owner, resumed)
+        self.counters.applying += 1
+        try:
+            await work.run(owner, resumed)
+        finally:
+            self.counters.applying -= 1
         # Only now: until all is appended the batches are read from the topic of staged batches.
         self._staged.drop(owner, up_to=owned.state.last_batch_id)
         owned.finish()
-        self.counters.applying -= 1
-        with suppress(LakeMQError):  # the next start finds all batches appended
-            await self._states.append(owner, owned.state)
+        state = owned.state
+        with suppress(LakeMQError):  # who reads it back finds all batches appended
+            result = await self._log.append(owner, state)
+            if owned.known is state:
+                owned.offset = int(result.base_offset)
 
     def _on_appended(self, _: int) -> None:
         self.counters.applied_batches += 1
@@ -449,6 +508,7 @@ class TransactionCoordinator:
     async def abort(self, owner: Owner, epoch: int, batch_id: int, *, principal: Principal) -> None:
         """Drop what is staged under a batch id that is not committed. Raises ProducerFenced."""
         self._authorize(principal, Operation.WRITE, owner)
+        await self._arrive(owner)
         owned = self._owned(owner, epoch)
         async with owned.lock:
             if batch_id > owned.state.last_batch_id:
@@ -473,25 +533,20 @@ class TransactionCoordinator:
         """Give the owner a new epoch, as an operator does with a stuck writer. Raises
         UnknownTransaction."""
         self._authorize(principal, Operation.ALTER, owner)
-        await self._run_to_completion(
-            self._open(owner, self._known(owner).state.timeout_ms, principal)
-        )
+        await self._arrive(owner)
+        await self._opened(owner, self._known(owner).state.timeout_ms, principal)
 
     async def delete(self, owner: Owner, *, principal: Principal) -> None:
         """Forget an owner, once its newest commit is applied. Raises UnknownTransaction."""
         self._authorize(principal, Operation.DELETE, owner)
-        await self._run_to_completion(self._forget(owner, self._known(owner)))
-
-    def _known(self, owner: Owner) -> OwnerRuntime:
-        owned = self._owners.get(owner)
-        if owned is None or owned.known is None:
-            raise UnknownTransaction(f"unknown {owner}")
-        return owned
+        await self._arrive(owner)
+        owned = self._known(owner)
+        await self._run_to_completion(owner, owned, self._forget(owner, owned))
 
     async def _forget(self, owner: Owner, owned: OwnerRuntime) -> None:
         async with owned.lock:
             await self._applied(owner, owned)
-            await self._states.append(owner, None)
+            await self._log.append(owner, None)
             self._staged.drop(owner)
             self._owners.pop(owner, None)
 
@@ -502,7 +557,7 @@ class TransactionCoordinator:
             for effect, data in owned.waiting_effects():
                 if effect == name:
                     participant.restore(data)
-        self._participants.add(name, participant)
+        self.participants.add(name, participant)
 
 
 def _retrieve_exception(done: asyncio.Future[Any]) -> None:

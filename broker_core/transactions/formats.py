@@ -23,6 +23,9 @@ SCHEDULES_TOPIC: Final = SCHEDULES
 SCHEDULER: Final = "scheduler"
 """Kind of the owners that deliver scheduled batches, one for each partition of their topic."""
 
+FLOOR_KEY: Final = b"\x01\x00"
+"""Key of the record that tells below which offset of its partition nothing is staged any more."""
+
 _VERSION: Final = 1
 _KINDS: Final = {SINK: 1, TRANSACTION: 2, SCHEDULER: 3}
 _NAMES: Final = {number: name for name, number in _KINDS.items()}
@@ -32,6 +35,7 @@ _STATE: Final = struct.Struct("<BIqqHIqBIH")
 _TARGET: Final = struct.Struct("<H16sIqI")
 _ENTRY: Final = struct.Struct("<HqI")
 _EFFECT: Final = struct.Struct("<HI")
+_FLOOR: Final = struct.Struct("<Bq")
 
 
 class StagedKey(NamedTuple):
@@ -88,9 +92,19 @@ def encode_staged_key(key: StagedKey) -> bytes:
     )  # fmt: skip
 
 
+def decode_record_key(data: bytes) -> Owner | StagedKey:
+    """Key in the topic of staged batches: an owner's state, or a staged batch. ValueError: not a
+    key of this version."""
+    owner, end = _decode_owner(data)
+    return owner if end == len(data) else _decode_staged(data, owner, end)
+
+
 def decode_staged_key(data: bytes) -> StagedKey:
     """ValueError: not a key of this version."""
-    owner, at = _decode_owner(data)
+    return _decode_staged(data, *_decode_owner(data))
+
+
+def _decode_staged(data: bytes, owner: Owner, at: int) -> StagedKey:
     try:
         (epoch, batch_id, task, attempt, index, topic_id, partition, records, crc, size) = (
             _STAGED.unpack_from(data, at)
@@ -102,6 +116,19 @@ def decode_staged_key(data: bytes) -> StagedKey:
         raise ValueError(f"a staged batch's key of {len(data)} bytes")
     place = StagedBatchId(owner, epoch, batch_id, task, attempt, index)
     return StagedKey(place, data[at:].decode(), topic_id.hex(), partition, records, crc)
+
+
+def encode_floor(offset: int) -> bytes:
+    """Value of the record with `FLOOR_KEY`."""
+    return _FLOOR.pack(_VERSION, offset)
+
+
+def decode_floor(data: bytes) -> int:
+    """ValueError: not an offset of this version."""
+    if len(data) != _FLOOR.size or data[0] != _VERSION:
+        raise ValueError(f"no floor of version {_VERSION}: {data[:32]!r}")
+    offset: int = _FLOOR.unpack(data)[1]
+    return offset
 
 
 def encode_state(state: OwnerState) -> bytes:

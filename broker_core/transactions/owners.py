@@ -7,16 +7,17 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, Protocol
 
 from lakemq.broker_core.api.backoff import Backoff
-from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
+from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import Broker
-from lakemq.broker_core.api.transactions.ports import Participant
-from lakemq.broker_core.api.transactions.types import Effect, Owner, OwnerStatus, StagedBatchId
+from lakemq.broker_core.api.transactions.types import Owner, OwnerStatus
+from lakemq.broker_core.api.types import AppendResult
 from lakemq.broker_core.transactions.applier import Applier, ReadBatch
-from lakemq.broker_core.transactions.logs import OwnerStates
+from lakemq.broker_core.transactions.participants import Participants
 from lakemq.broker_core.transactions.state import CommitTarget, OwnerState, applied, progressed
+from lakemq.broker_core.transactions.targets import Targets
 
 _log = logging.getLogger(__name__)
 _PAUSE_FIRST_MS: Final = 50
@@ -28,62 +29,18 @@ def _backoff() -> Backoff:
     return Backoff(_PAUSE_FIRST_MS, _PAUSE_MAX_MS, _rng.random)
 
 
-class Participants:
-    """Participants of commits by name; a commit may wait for one that registers later."""
-
-    def __init__(self) -> None:
-        self._there: dict[str, Participant] = {}
-        self._came = asyncio.Event()
-
-    def add(self, name: str, participant: Participant) -> None:
-        """Register a participant and wake the commits that wait for it."""
-        self._there[name] = participant
-        self._came.set()
-        self._came = asyncio.Event()
-
-    def get(self, name: str) -> Participant:
-        """Raises InvalidRequest."""
-        if name not in self._there:
-            raise InvalidRequest(f"unknown participant of commits {name!r}")
-        return self._there[name]
-
-    async def wait(self, name: str) -> Participant:
-        """The participant of that name, as soon as it is registered."""
-        while name not in self._there:
-            await self._came.wait()
-        return self._there[name]
-
-
-def decide_all(
-    participants: Participants, effects: Sequence[Effect]
-) -> tuple[tuple[tuple[str, bytes], ...], Callable[[], None]]:
-    """(participant, data) of all effects, and a call that undoes them. Raises what a participant
-    raises, after undoing the others."""
-    decided: list[tuple[str, bytes]] = []
-    undos: list[Callable[[], None]] = []
-
-    def undo() -> None:
-        # In reverse: a later decision may rest on an earlier one.
-        for each in reversed(undos):
-            each()
-
-    for effect in effects:
-        try:
-            decision = participants.get(effect.participant).decide(effect.asked)
-        except LakeMQError:
-            undo()
-            raise
-        decided.append((effect.participant, decision.data))
-        undos.append(decision.undo)
-    return tuple(decided), undo
-
-
 class OwnerRuntime:
     """What this node knows of one owner."""
 
-    def __init__(self, known: OwnerState | None) -> None:
+    def __init__(self, known: OwnerState | None, offset: int = -1) -> None:
         self.known = known
         """`None` while it is being opened for the first time."""
+        self.offset = offset
+        """Of the record that holds `known`, or one below; -1: there is none."""
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """That change it."""
+        self.ended = False
+        """Another node acts for it, or may."""
         self.lock = asyncio.Lock()
         self.detail = ""
         self.delivering: set[str] = set()
@@ -102,18 +59,16 @@ class OwnerRuntime:
         """Whether it is being opened, committed or applied, so that it must not expire now."""
         return self.known is None or self.lock.locked() or not self._applied.is_set()
 
-    def needs(self, place: StagedBatchId) -> bool:
-        """Whether a staged batch that was found on disk may still be committed."""
-        state = self.state
-        if place.epoch != state.epoch:
-            return False
-        if state.pending is not None and place.batch_id == state.last_batch_id:
-            return True
-        return place.batch_id > state.last_batch_id
-
     def begin(self) -> None:
         """A commit is decided and is being applied from now on."""
         self._applied.clear()
+
+    def end(self) -> None:
+        """Change it no more: it has another coordinator, or may have."""
+        self.ended = True
+        for task in self.tasks:
+            task.cancel()
+        self._applied.set()
 
     def finish(self) -> None:
         """The newest commit is applied: wake who waits for it."""
@@ -122,11 +77,11 @@ class OwnerRuntime:
         self._applied.set()
 
     async def wait_applied(self, wait_s: float) -> bool:
-        """Whether the newest commit is applied within that time."""
+        """Whether the newest commit is applied within that time, as far as this node knows."""
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._applied.wait()
-        return self._applied.is_set()
+        return self._applied.is_set() and not self.ended
 
     def waiting_effects(self) -> Sequence[tuple[str, bytes]]:
         """Of the commit that is being applied."""
@@ -149,6 +104,13 @@ class OwnerRuntime:
         )
 
 
+class States(Protocol):
+    """Where states of owners are kept."""
+
+    def append(self, owner: Owner, state: OwnerState | None) -> asyncio.Future[AppendResult]:
+        """Done when it is on disk."""
+
+
 class CommitRunner:
     """Applies the pending commit of an owner, retrying until it is done."""
 
@@ -156,20 +118,22 @@ class CommitRunner:
         self,
         owned: OwnerRuntime,
         broker: Broker,
-        states: OwnerStates,
+        states: States,
         participants: Participants,
         on_appended: Callable[[int], None],
         read: ReadBatch,
         *,
+        targets: Targets | None = None,
         persists_progress: bool = True,
     ) -> None:
-        """`persists_progress`: whether targets that are done before the others are recorded, as
-        transactions do; schedules are marked when all are done."""
+        """`targets`: None: all partitions are this node's. `persists_progress`: whether targets
+        that are done before the others are recorded, as transactions do; schedules are marked when
+        all are done."""
         self._owned = owned
         self._states = states
         self._participants = participants
         self._persists_progress = persists_progress
-        self._applier = Applier(broker, read, on_appended)
+        self._applier = Applier(broker, targets or Targets(broker), read, on_appended)
 
     async def run(self, owner: Owner, resumed: bool) -> None:
         """Returns when all records are appended and all effects are applied."""
@@ -216,11 +180,10 @@ class CommitRunner:
 
     async def _apply_effects(self, owner: Owner, effects: Sequence[tuple[str, bytes]]) -> None:
         for name, data in effects:
-            participant = await self._participants.wait(name)
             backoff = _backoff()
             while True:
                 try:
-                    await participant.apply(data)
+                    await self._participants.apply(name, data)
                     break
                 except LakeMQError as error:
                     self._log_delay(owner, error)

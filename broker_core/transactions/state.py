@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.errors import InvalidRequest, ProducerFenced
-from lakemq.broker_core.api.transactions.types import CommitOutcome, Owner, Winner
+from lakemq.broker_core.api.transactions.types import CommitOutcome, Owner, StagedBatchId, Winner
 
 PRODUCER_EPOCH_MAX: Final = 0xFFFF
 NAME_MAX_BYTES: Final = 249
@@ -67,6 +67,14 @@ class OwnerState:
         """Whether the next commit needs a fresh producer id: there is none, or its epochs are
         used up."""
         return self.producer_id < 0 or self.producer_epoch >= PRODUCER_EPOCH_MAX
+
+    def needs(self, place: StagedBatchId) -> bool:
+        """Whether a staged batch may still be committed, or is of the commit being applied."""
+        if place.epoch != self.epoch:
+            return False
+        if self.pending is not None and place.batch_id == self.last_batch_id:
+            return True
+        return place.batch_id > self.last_batch_id
 
 
 def check_owner(owner: Owner) -> None:

@@ -21,7 +21,7 @@ OLDER_NAMES: Final = frozenset(
     {"_lakemq_offsets", "_lakemq_queues", "_lakemq_transactions", STAGED, SCHEDULES}
 )
 """All names with the older prefix that there are: no other is given."""
-SHARED: Final = frozenset({"_lakemq_offsets"})
+SHARED: Final = frozenset({"_lakemq_offsets", STAGED})
 """Internal topics that exist once in a cluster: their partitions have replicas, and a leader that
 alone writes them. Of all others each node has its own copy."""
 UNDECIDED: Final = (STAGED, SCHEDULES)

@@ -178,10 +178,21 @@ class StateTopic:
     ) -> None:
         """As `restore`, of the records of one partition below offset `end`; waits until they are
         committed. Raises what `log` and `PartitionLog.fetch` do."""
+        await self._until_committed(partition, end)
+        await self._restore(self._batches_of(partition), take)
+
+    async def records_of(self, partition: int, end: int) -> AsyncIterator[StateRecord]:
+        """As `records`, those of one partition; begins when all below offset `end` are committed.
+        Raises as `restore_partition`."""
+        await self._until_committed(partition, end)
+        async for _, batch in self._batches_of(partition):
+            for record in _records(partition, batch):
+                yield record
+
+    async def _until_committed(self, partition: int, end: int) -> None:
         while self.log(partition).high_watermark < end:
             mark = self.log(partition).high_watermark
             await self.log(partition).fetch(mark, bytes_max=1, wait_ms=_COMMIT_WAIT_MS)
-        await self._restore(self._batches_of(partition), take)
 
     async def _restore(
         self,

@@ -28,28 +28,37 @@ class Participant(Protocol):
         appended; must not block."""
 
     def restore(self, data: bytes) -> None:
-        """Take up the effect of a commit that was decided before a restart and is not applied.
-        Called when the participant registers, before `apply`; must not block."""
+        """Take up the effect of a commit that was decided before a restart, or by another node, and
+        is not applied. Called when the participant registers, or this node takes the commit over,
+        before `apply`; must not block."""
 
     async def apply(self, data: bytes) -> None:
-        """Make the effect durable. Called at least once for every commit, after a restart again: it
-        must be idempotent."""
+        """Make the effect durable. Called at least once for every commit, after a restart again,
+        also by other nodes, late and in any order: it must be idempotent. Raises NotLeader with the
+        id of the node whose matter it is, which is called then."""
 
 
 class Transactions(Protocol):
-    """The coordinator. Errors are those of `lakemq.broker_core.api.errors`."""
+    """The coordinator of the owners that this node is to coordinate. Of others all methods raise
+    NotLeader, with the coordinator's native address; Unavailable while this node takes one over.
+    Other errors are those of `lakemq.broker_core.api.errors`."""
 
     @property
     def counters(self) -> TransactionCounters:
         """Read by metrics."""
+
+    def coordinator_of(self, owner: Owner) -> str:
+        """Node that coordinates the owner; empty: none does now, or the first use will tell."""
+
+    def coordinators(self) -> Sequence[str]:
+        """Nodes that coordinate owners."""
 
     async def open(self, owner: Owner, *, principal: Principal, timeout_ms: int = 0) -> OpenedOwner:
         """Become the only one who acts for this owner: older epochs are fenced, what they staged
         and did not commit is forgotten. `timeout_ms`: how long staged batches wait for their
         commit; 0: the broker's default.
 
-        Raises Unavailable (a commit of it is still being applied), NotLeader (another node is the
-        owner's home), NotAuthorized, InvalidRequest.
+        Raises Unavailable (a commit of it is still being applied), NotAuthorized, InvalidRequest.
         """
 
     def stage(
@@ -80,15 +89,16 @@ class Transactions(Protocol):
     ) -> CommitAnswer:
         """Append the winners' batches to their partitions, in the order of `winners`, all or none.
 
-        Raises TransactionAborted (not all of them are staged any more), ProducerFenced, NotLeader,
-        UnknownTopic, UnknownTransaction, and what participants raise.
+        Raises TransactionAborted (not all of them are staged any more), ProducerFenced,
+        UnknownTopic, UnknownTransaction, and what participants raise. Unavailable: it may have been
+        taken; the same call again tells.
         """
 
     async def abort(self, owner: Owner, epoch: int, batch_id: int, *, principal: Principal) -> None:
         """Delete what was staged for `batch_id`. Raises ProducerFenced, UnknownTransaction."""
 
     def describe(self, *, principal: Principal) -> Sequence[OwnerStatus]:
-        """All owners that the principal may describe."""
+        """All owners of this node that the principal may describe."""
 
     async def fence(self, owner: Owner, *, principal: Principal) -> None:
         """Fence those who act for the owner, and drop what was staged. UnknownTransaction."""

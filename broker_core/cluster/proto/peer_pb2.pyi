@@ -527,6 +527,110 @@ class ReadResponse(_message.Message):
 Global___ReadResponse: _TypeAlias = ReadResponse  # noqa: Y015
 
 @_typing.final
+class AppendedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    """16 bytes."""
+    partition: _builtins.int
+    producer_id: _builtins.int
+    """Of the commit, whose records are numbered from 0; -1: only the end is asked for."""
+    producer_epoch: _builtins.int
+    offset: _builtins.int
+    """Where to look, and the first offset that is not looked at; 0: the end of the log, as it is now."""
+    end: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "offset", b"offset", "partition", b"partition", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AppendedRequest: _TypeAlias = AppendedRequest  # noqa: Y015
+
+@_typing.final
+class AppendedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORDS_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    records: _builtins.int
+    """Of the commit, between the offset that was asked for and `next_offset`; the last ones tell how
+    many came before.
+    """
+    next_offset: _builtins.int
+    """Ask on from there, unless it is the end."""
+    end: _builtins.int
+    def __init__(
+        self,
+        *,
+        records: _builtins.int = ...,
+        next_offset: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "next_offset", b"next_offset", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AppendedResponse: _TypeAlias = AppendedResponse  # noqa: Y015
+
+@_typing.final
+class ApplyEffectRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTICIPANT_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    participant: _builtins.str
+    """Name of the participant, which knows the form of the data."""
+    data: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        participant: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "participant", b"participant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyEffectRequest: _TypeAlias = ApplyEffectRequest  # noqa: Y015
+
+@_typing.final
+class ApplyEffectResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyEffectResponse: _TypeAlias = ApplyEffectResponse  # noqa: Y015
+
+@_typing.final
 class AdministerRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -54,6 +54,16 @@ class PeerStub:
                 request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadRequest.SerializeToString,
                 response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadResponse.FromString,
                 _registered_method=True)
+        self.Appended = channel.unary_unary(
+                '/lakemq.peer.v1.Peer/Appended',
+                request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AppendedRequest.SerializeToString,
+                response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AppendedResponse.FromString,
+                _registered_method=True)
+        self.ApplyEffect = channel.unary_unary(
+                '/lakemq.peer.v1.Peer/ApplyEffect',
+                request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ApplyEffectRequest.SerializeToString,
+                response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ApplyEffectResponse.FromString,
+                _registered_method=True)
         self.Administer = channel.unary_unary(
                 '/lakemq.peer.v1.Peer/Administer',
                 request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AdministerRequest.SerializeToString,
@@ -99,6 +109,20 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Appended(self, request, context):
+        """Where a partition that the callee leads ends, and what it has of a commit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApplyEffect(self, request, context):
+        """What a commit makes effective beside its records, at the node that it belongs to: repeatable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Administer(self, request, context):
         """A request to the admin API of the callee, from the node that an operator asked.
         """
@@ -135,6 +159,16 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Read,
                     request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadRequest.FromString,
                     response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadResponse.SerializeToString,
+            ),
+            'Appended': grpc.unary_unary_rpc_method_handler(
+                    servicer.Appended,
+                    request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AppendedRequest.FromString,
+                    response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AppendedResponse.SerializeToString,
+            ),
+            'ApplyEffect': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApplyEffect,
+                    request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ApplyEffectRequest.FromString,
+                    response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ApplyEffectResponse.SerializeToString,
             ),
             'Administer': grpc.unary_unary_rpc_method_handler(
                     servicer.Administer,
@@ -255,6 +289,60 @@ class Peer:
             '/lakemq.peer.v1.Peer/Read',
             lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadRequest.SerializeToString,
             lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ReadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Appended(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.peer.v1.Peer/Appended',
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AppendedRequest.SerializeToString,
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AppendedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApplyEffect(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.peer.v1.Peer/ApplyEffect',
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ApplyEffectRequest.SerializeToString,
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ApplyEffectResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -52,6 +52,10 @@ class PeerStub:
     """
     Read: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ReadRequest, _peer_pb2.ReadResponse]
     """Committed batches of a replica of the callee, for a replica that is damaged there."""
+    Appended: _grpc.UnaryUnaryMultiCallable[_peer_pb2.AppendedRequest, _peer_pb2.AppendedResponse]
+    """Where a partition that the callee leads ends, and what it has of a commit."""
+    ApplyEffect: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ApplyEffectRequest, _peer_pb2.ApplyEffectResponse]
+    """What a commit makes effective beside its records, at the node that it belongs to: repeatable."""
     Administer: _grpc.UnaryUnaryMultiCallable[_peer_pb2.AdministerRequest, _peer_pb2.AdministerResponse]
     """A request to the admin API of the callee, from the node that an operator asked."""
     Talk: _grpc.StreamStreamMultiCallable[_peer_pb2.TalkSaid, _peer_pb2.TalkTold]
@@ -72,6 +76,10 @@ class PeerAsyncStub(PeerStub):
     """
     Read: _aio.UnaryUnaryMultiCallable[_peer_pb2.ReadRequest, _peer_pb2.ReadResponse]  # type: ignore[assignment]
     """Committed batches of a replica of the callee, for a replica that is damaged there."""
+    Appended: _aio.UnaryUnaryMultiCallable[_peer_pb2.AppendedRequest, _peer_pb2.AppendedResponse]  # type: ignore[assignment]
+    """Where a partition that the callee leads ends, and what it has of a commit."""
+    ApplyEffect: _aio.UnaryUnaryMultiCallable[_peer_pb2.ApplyEffectRequest, _peer_pb2.ApplyEffectResponse]  # type: ignore[assignment]
+    """What a commit makes effective beside its records, at the node that it belongs to: repeatable."""
     Administer: _aio.UnaryUnaryMultiCallable[_peer_pb2.AdministerRequest, _peer_pb2.AdministerResponse]  # type: ignore[assignment]
     """A request to the admin API of the callee, from the node that an operator asked."""
     Talk: _aio.StreamStreamMultiCallable[_peer_pb2.TalkSaid, _peer_pb2.TalkTold]  # type: ignore[assignment]
@@ -113,6 +121,22 @@ class PeerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.ReadResponse, _abc.Awaitable[_peer_pb2.ReadResponse]]:
         """Committed batches of a replica of the callee, for a replica that is damaged there."""
+
+    @_abc_1.abstractmethod
+    def Appended(
+        self,
+        request: _peer_pb2.AppendedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.AppendedResponse, _abc.Awaitable[_peer_pb2.AppendedResponse]]:
+        """Where a partition that the callee leads ends, and what it has of a commit."""
+
+    @_abc_1.abstractmethod
+    def ApplyEffect(
+        self,
+        request: _peer_pb2.ApplyEffectRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.ApplyEffectResponse, _abc.Awaitable[_peer_pb2.ApplyEffectResponse]]:
+        """What a commit makes effective beside its records, at the node that it belongs to: repeatable."""
 
     @_abc_1.abstractmethod
     def Administer(

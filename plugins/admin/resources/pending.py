@@ -1,5 +1,5 @@
-"""What waits to be decided or delivered: sinks and transactions, scheduled records. Each node's
-own, until they are replicated."""
+"""What waits to be decided or delivered: sinks and transactions, scheduled records. What is asked
+of one sink or transactional id goes to its coordinator; schedules are each node's own."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ class PendingRoutes:
                          query=OwnPageQuery, need=EACH, own=True,
                          summary="List sinks and transactional ids, and what they have staged."),
             AdminRoute("POST", f"{one}/abort", self.abort, OwnerChanged, OwnChangeQuery, need=EACH,
-                       own=True),
+                       owner=self._coordinator),
             AdminRoute("DELETE", one, self.delete, OwnerChanged, OwnChangeQuery, need=EACH,
-                       own=True),
+                       owner=self._coordinator),
             AdminListing("schedules", ScheduleRow, self._schedules, self._schedule_rows,
                          lambda each: each.schedule_id,
                          {"deliver_at_ms": lambda each: each.deliver_at_ms,
@@ -115,6 +115,14 @@ class PendingRoutes:
         ]  # fmt: skip
 
     # -- transactions
+
+    def _coordinator(self, request: AdminRequest) -> str:
+        """The node that is named, or the one that coordinates the owner."""
+        named = request.asked.node if isinstance(request.asked, OwnChangeQuery) else ""
+        wanted = Owner(request.path["kind"], request.path["name"])
+        if named or wanted.kind not in (SINK, TRANSACTION):
+            return named
+        return broker_of(self._node).transactions.coordinator_of(wanted)
 
     async def _owners(self, request: AdminRequest) -> Sequence[OwnerStatus]:
         return broker_of(self._node).transactions.describe(principal=request.principal)

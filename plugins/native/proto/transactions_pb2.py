@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from lakemq.plugins.native.proto import native_pb2 as lakemq_dot_plugins_dot_native_dot_proto_dot_native__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.lakemq/plugins/native/proto/transactions.proto\x12\x10lakemq.native.v1\x1a(lakemq/plugins/native/proto/native.proto\"@\n\x05Owner\x12)\n\x04kind\x18\x01 \x01(\x0e\x32\x1b.lakemq.native.v1.OwnerKind\x12\x0c\n\x04name\x18\x02 \x01(\t\"N\n\x10OpenOwnerRequest\x12&\n\x05owner\x18\x01 \x01(\x0b\x32\x17.lakemq.native.v1.Owner\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\"9\n\x11OpenOwnerResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x15\n\rlast_batch_id\x18\x02 \x01(\x03\"\xcb\x01\n\x0cStageRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12&\n\x05owner\x18\x02 \x01(\x0b\x32\x17.lakemq.native.v1.Owner\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x10\n\x08\x62\x61tch_id\x18\x04 \x01(\x03\x12\x0c\n\x04task\x18\x05 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\x05\x12\x0e\n\x06number\x18\x07 \x01(\x05\x12\r\n\x05topic\x18\x08 \x01(\t\x12\x11\n\tpartition\x18\t \x01(\x05\x12\r\n\x05\x62\x61tch\x18\n \x01(\x0c\"^\n\rStageResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x11\n\tduplicate\x18\x02 \x01(\x08\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.lakemq.native.v1.Error\">\n\x0cStagedWinner\x12\x0c\n\x04task\x18\x01 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0f\n\x07\x62\x61tches\x18\x03 \x01(\x05\"\xc8\x01\n\x13\x43ommitStagedRequest\x12&\n\x05owner\x18\x01 \x01(\x0b\x32\x17.lakemq.native.v1.Owner\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x10\n\x08\x62\x61tch_id\x18\x03 \x01(\x03\x12/\n\x07winners\x18\x04 \x03(\x0b\x32\x1e.lakemq.native.v1.StagedWinner\x12\x37\n\x07offsets\x18\x05 \x03(\x0b\x32&.lakemq.native.v1.CommitOffsetsRequest\"p\n\x14\x43ommitStagedResponse\x12\x30\n\x07outcome\x18\x01 \x01(\x0e\x32\x1f.lakemq.native.v1.CommitOutcome\x12\x15\n\rlast_batch_id\x18\x02 \x01(\x03\x12\x0f\n\x07\x61pplied\x18\x03 \x01(\x08\"]\n\x12\x41\x62ortStagedRequest\x12&\n\x05owner\x18\x01 \x01(\x0b\x32\x17.lakemq.native.v1.Owner\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x10\n\x08\x62\x61tch_id\x18\x03 \x01(\x03\"\x15\n\x13\x41\x62ortStagedResponse\"\x13\n\x11ListOwnersRequest\"H\n\x12ListOwnersResponse\x12\x32\n\x06owners\x18\x01 \x03(\x0b\x32\".lakemq.native.v1.OwnerDescription\"\xc1\x01\n\x10OwnerDescription\x12&\n\x05owner\x18\x01 \x01(\x0b\x32\x17.lakemq.native.v1.Owner\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x15\n\rlast_batch_id\x18\x03 \x01(\x03\x12\r\n\x05state\x18\x04 \x01(\t\x12\x16\n\x0estaged_batches\x18\x05 \x01(\x03\x12\x14\n\x0cstaged_bytes\x18\x06 \x01(\x03\x12\x12\n\ntimeout_ms\x18\x07 \x01(\x05\x12\x0e\n\x06\x64\x65tail\x18\x08 \x01(\t\";\n\x11\x46\x65nceOwnerRequest\x12&\n\x05owner\x18\x01 \x01(\x0b\x32\x17.lakemq.native.v1.Owner\"\x14\n\x12\x46\x65nceOwnerResponse\"<\n\x12\x46orgetOwnerRequest\x12&\n\x05owner\x18\x01 \x01(\x0b\x32\x17.lakemq.native.v1.Owner\"\x15\n\x13\x46orgetOwnerResponse*T\n\tOwnerKind\x12\x16\n\x12OWNER_KIND_UNKNOWN\x10\x00\x12\x13\n\x0fOWNER_KIND_SINK\x10\x01\x12\x1a\n\x16OWNER_KIND_TRANSACTION\x10\x02*\x89\x01\n\rCommitOutcome\x12\x1a\n\x16\x43OMMIT_OUTCOME_UNKNOWN\x10\x00\x12\x1c\n\x18\x43OMMIT_OUTCOME_COMMITTED\x10\x01\x12$\n COMMIT_OUTCOME_ALREADY_COMMITTED\x10\x02\x12\x18\n\x14\x43OMMIT_OUTCOME_OLDER\x10\x03\x32\xfb\x04\n\x0cTransactions\x12T\n\tOpenOwner\x12\".lakemq.native.v1.OpenOwnerRequest\x1a#.lakemq.native.v1.OpenOwnerResponse\x12L\n\x05Stage\x12\x1e.lakemq.native.v1.StageRequest\x1a\x1f.lakemq.native.v1.StageResponse(\x01\x30\x01\x12]\n\x0c\x43ommitStaged\x12%.lakemq.native.v1.CommitStagedRequest\x1a&.lakemq.native.v1.CommitStagedResponse\x12Z\n\x0b\x41\x62ortStaged\x12$.lakemq.native.v1.AbortStagedRequest\x1a%.lakemq.native.v1.AbortStagedResponse\x12W\n\nListOwners\x12#.lakemq.native.v1.ListOwnersRequest\x1a$.lakemq.native.v1.ListOwnersResponse\x12W\n\nFenceOwner\x12#.lakemq.native.v1.FenceOwnerRequest\x1a$.lakemq.native.v1.FenceOwnerResponse\x12Z\n\x0b\x46orgetOwner\x12$.lakemq.native.v1.ForgetOwnerRequest\x1a%.lakemq.native.v1.ForgetOwnerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.lakemq/plugins/native/proto/transactions.proto\x12\x10lakemq.native.v1\x1a(lakemq/plugins/native/proto/native.proto\"@\n\x05Owner\x12)\n\x04kind\x18\x01 \x01(\x0e\x32\x1b.lakemq.native.v1.OwnerKind\x12\x0c\n\x04name\x18\x02 \x01(\t\"N\n\x10OpenOwnerRequest\x12&\n\x05owner\x18\x01 \x01(\x0b\x32\x17.lakemq.native.v1.Owner\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\"9\n\x11OpenOwnerResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x15\n\rlast_batch_id\x18\x02 \x01(\x03\"\xcb\x01\n\x0cStageRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12&\n\x05owner\x18\x02 \x01(\x0b\x32\x17.lakemq.native.v1.Owner\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x10\n\x08\x62\x61tch_id\x18\x04 \x01(\x03\x12\x0c\n\x04task\x18\x05 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\x05\x12\x0e\n\x06number\x18\x07 \x01(\x05\x12\r\n\x05topic\x18\x08 \x01(\t\x12\x11\n\tpartition\x18\t \x01(\x05\x12\r\n\x05\x62\x61tch\x18\n \x01(\x0c\"^\n\rStageResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x11\n\tduplicate\x18\x02 \x01(\x08\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.lakemq.native.v1.Error\">\n\x0cStagedWinner\x12\x0c\n\x04task\x18\x01 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0f\n\x07\x62\x61tches\x18\x03 \x01(\x05\"\xc8\x01\n\x13\x43ommitStagedRequest\x12&\n\x05owner\x18\x01 \x01(\x0b\x32\x17.lakemq.native.v1.Owner\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x10\n\x08\x62\x61tch_id\x18\x03 \x01(\x03\x12/\n\x07winners\x18\x04 \x03(\x0b\x32\x1e.lakemq.native.v1.StagedWinner\x12\x37\n\x07offsets\x18\x05 \x03(\x0b\x32&.lakemq.native.v1.CommitOffsetsRequest\"p\n\x14\x43ommitStagedResponse\x12\x30\n\x07outcome\x18\x01 \x01(\x0e\x32\x1f.lakemq.native.v1.CommitOutcome\x12\x15\n\rlast_batch_id\x18\x02 \x01(\x03\x12\x0f\n\x07\x61pplied\x18\x03 \x01(\x08\"]\n\x12\x41\x62ortStagedRequest\x12&\n\x05owner\x18\x01 \x01(\x0b\x32\x17.lakemq.native.v1.Owner\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x10\n\x08\x62\x61tch_id\x18\x03 \x01(\x03\"\x15\n\x13\x41\x62ortStagedResponse\"\x13\n\x11ListOwnersRequest\"X\n\x12ListOwnersResponse\x12\x32\n\x06owners\x18\x01 \x03(\x0b\x32\".lakemq.native.v1.OwnerDescription\x12\x0e\n\x06others\x18\x02 \x03(\t\"\xc1\x01\n\x10OwnerDescription\x12&\n\x05owner\x18\x01 \x01(\x0b\x32\x17.lakemq.native.v1.Owner\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x15\n\rlast_batch_id\x18\x03 \x01(\x03\x12\r\n\x05state\x18\x04 \x01(\t\x12\x16\n\x0estaged_batches\x18\x05 \x01(\x03\x12\x14\n\x0cstaged_bytes\x18\x06 \x01(\x03\x12\x12\n\ntimeout_ms\x18\x07 \x01(\x05\x12\x0e\n\x06\x64\x65tail\x18\x08 \x01(\t\";\n\x11\x46\x65nceOwnerRequest\x12&\n\x05owner\x18\x01 \x01(\x0b\x32\x17.lakemq.native.v1.Owner\"\x14\n\x12\x46\x65nceOwnerResponse\"<\n\x12\x46orgetOwnerRequest\x12&\n\x05owner\x18\x01 \x01(\x0b\x32\x17.lakemq.native.v1.Owner\"\x15\n\x13\x46orgetOwnerResponse*T\n\tOwnerKind\x12\x16\n\x12OWNER_KIND_UNKNOWN\x10\x00\x12\x13\n\x0fOWNER_KIND_SINK\x10\x01\x12\x1a\n\x16OWNER_KIND_TRANSACTION\x10\x02*\x89\x01\n\rCommitOutcome\x12\x1a\n\x16\x43OMMIT_OUTCOME_UNKNOWN\x10\x00\x12\x1c\n\x18\x43OMMIT_OUTCOME_COMMITTED\x10\x01\x12$\n COMMIT_OUTCOME_ALREADY_COMMITTED\x10\x02\x12\x18\n\x14\x43OMMIT_OUTCOME_OLDER\x10\x03\x32\xfb\x04\n\x0cTransactions\x12T\n\tOpenOwner\x12\".lakemq.native.v1.OpenOwnerRequest\x1a#.lakemq.native.v1.OpenOwnerResponse\x12L\n\x05Stage\x12\x1e.lakemq.native.v1.StageRequest\x1a\x1f.lakemq.native.v1.StageResponse(\x01\x30\x01\x12]\n\x0c\x43ommitStaged\x12%.lakemq.native.v1.CommitStagedRequest\x1a&.lakemq.native.v1.CommitStagedResponse\x12Z\n\x0b\x41\x62ortStaged\x12$.lakemq.native.v1.AbortStagedRequest\x1a%.lakemq.native.v1.AbortStagedResponse\x12W\n\nListOwners\x12#.lakemq.native.v1.ListOwnersRequest\x1a$.lakemq.native.v1.ListOwnersResponse\x12W\n\nFenceOwner\x12#.lakemq.native.v1.FenceOwnerRequest\x1a$.lakemq.native.v1.FenceOwnerResponse\x12Z\n\x0b\x46orgetOwner\x12$.lakemq.native.v1.ForgetOwnerRequest\x1a%.lakemq.native.v1.ForgetOwnerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lakemq.plugins.native.proto.transactions_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OWNERKIND']._serialized_start=1575
-  _globals['_OWNERKIND']._serialized_end=1659
-  _globals['_COMMITOUTCOME']._serialized_start=1662
-  _globals['_COMMITOUTCOME']._serialized_end=1799
+  _globals['_OWNERKIND']._serialized_start=1591
+  _globals['_OWNERKIND']._serialized_end=1675
+  _globals['_COMMITOUTCOME']._serialized_start=1678
+  _globals['_COMMITOUTCOME']._serialized_end=1815
   _globals['_OWNER']._serialized_start=110
   _globals['_OWNER']._serialized_end=174
   _globals['_OPENOWNERREQUEST']._serialized_start=176
@@ -59,17 +59,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTOWNERSREQUEST']._serialized_start=1116
   _globals['_LISTOWNERSREQUEST']._serialized_end=1135
   _globals['_LISTOWNERSRESPONSE']._serialized_start=1137
-  _globals['_LISTOWNERSRESPONSE']._serialized_end=1209
-  _globals['_OWNERDESCRIPTION']._serialized_start=1212
-  _globals['_OWNERDESCRIPTION']._serialized_end=1405
-  _globals['_FENCEOWNERREQUEST']._serialized_start=1407
-  _globals['_FENCEOWNERREQUEST']._serialized_end=1466
-  _globals['_FENCEOWNERRESPONSE']._serialized_start=1468
-  _globals['_FENCEOWNERRESPONSE']._serialized_end=1488
-  _globals['_FORGETOWNERREQUEST']._serialized_start=1490
-  _globals['_FORGETOWNERREQUEST']._serialized_end=1550
-  _globals['_FORGETOWNERRESPONSE']._serialized_start=1552
-  _globals['_FORGETOWNERRESPONSE']._serialized_end=1573
-  _globals['_TRANSACTIONS']._serialized_start=1802
-  _globals['_TRANSACTIONS']._serialized_end=2437
+  _globals['_LISTOWNERSRESPONSE']._serialized_end=1225
+  _globals['_OWNERDESCRIPTION']._serialized_start=1228
+  _globals['_OWNERDESCRIPTION']._serialized_end=1421
+  _globals['_FENCEOWNERREQUEST']._serialized_start=1423
+  _globals['_FENCEOWNERREQUEST']._serialized_end=1482
+  _globals['_FENCEOWNERRESPONSE']._serialized_start=1484
+  _globals['_FENCEOWNERRESPONSE']._serialized_end=1504
+  _globals['_FORGETOWNERREQUEST']._serialized_start=1506
+  _globals['_FORGETOWNERREQUEST']._serialized_end=1566
+  _globals['_FORGETOWNERRESPONSE']._serialized_start=1568
+  _globals['_FORGETOWNERRESPONSE']._serialized_end=1589
+  _globals['_TRANSACTIONS']._serialized_start=1818
+  _globals['_TRANSACTIONS']._serialized_end=2453
 # @@protoc_insertion_point(module_scope)

@@ -369,16 +369,24 @@ class ListOwnersResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     OWNERS_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def owners(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnerDescription]: ...
+    def owners(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnerDescription]:
+        """those that the node coordinates which is asked"""
+
+    @_builtins.property
+    def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """native addresses of the other coordinators"""
+
     def __init__(
         self,
         *,
         owners: _abc.Iterable[Global___OwnerDescription] | None = ...,
+        others: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["owners", b"owners"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["others", b"others", "owners", b"owners"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

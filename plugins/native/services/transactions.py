@@ -23,7 +23,7 @@ from lakemq.plugins.native.groups.offset_effect import OFFSETS, OffsetsAsked
 from lakemq.plugins.native.proto import transactions_pb2 as pb
 from lakemq.plugins.native.proto.transactions_pb2_grpc import TransactionsServicer
 from lakemq.plugins.native.server.authentication import Context, principal_of
-from lakemq.plugins.native.server.convert import error_message
+from lakemq.plugins.native.server.convert import error_message, native_addresses
 from lakemq.plugins.native.server.quotas import pay_for_writing, wait_to_write
 from lakemq.plugins.native.services.produce_window import Window
 
@@ -149,10 +149,15 @@ class TransactionService(TransactionsServicer):
     async def ListOwners(
         self, request: pb.ListOwnersRequest, context: Context
     ) -> pb.ListOwnersResponse:
-        """Owners that the caller may describe."""
+        """Owners of this node that the caller may describe."""
         principal = await principal_of(self._broker, context)
         found = self._transactions.describe(principal=principal)
-        return pb.ListOwnersResponse(owners=[_described(each) for each in found])
+        addresses = native_addresses(self._broker.nodes())
+        others = set(self._transactions.coordinators()) - {self._broker.node_id}
+        return pb.ListOwnersResponse(
+            owners=[_described(each) for each in found],
+            others=sorted({addresses.get(node, "") for node in others} - {""}),
+        )
 
     async def FenceOwner(
         self, request: pb.FenceOwnerRequest, context: Context

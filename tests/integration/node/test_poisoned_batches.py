@@ -121,7 +121,7 @@ def test_no_start_and_no_reader_ends_because_of_a_stored_batch(
     end(node)
     poisoned = asyncio.run(poison_logs(node.data_dir))
     assert {"t", "mqtt", "__mqtt_sessions", "__mqtt_retained"} < set(poisoned)
-    assert {"_lakemq_offsets", "_lakemq_queues", "_lakemq_transactions"} < set(poisoned)
+    assert {"_lakemq_offsets", "_lakemq_queues", "_lakemq_staged"} < set(poisoned)
     node.start()
     assert metric(node, "lakemq_corrupt_batches") >= 4
     assert "topic _lakemq_offsets partition" in node.log_file.read_text()

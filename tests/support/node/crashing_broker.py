@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from lakemq.broker_core.api.errors import LakeMQError, OffsetOutOfRange, StorageFull, UnknownTopic
 from lakemq.broker_core.api.leadership import check_leads, check_partition, leads
 from lakemq.broker_core.api.records.batch import BatchHeader, RecordBatch, stamp
-from lakemq.broker_core.api.state.internal_topics import is_internal
+from lakemq.broker_core.api.state.internal_topics import SHARED, is_node_own
 from lakemq.broker_core.api.types import (
     Acks,
     AppendResult,
     FetchResult,
+    Leadership,
     Offset,
     Operation,
     PartitionStatus,
@@ -215,7 +216,9 @@ class CrashingBroker:
         self.step()
         await asyncio.sleep(0)
         topic_id = f"{len(self.disk.topics):032x}"
-        info = TopicInfo(name, topic_id, partitions or 1, config or TopicConfig())
+        count = partitions or 1
+        leaders = (Leadership(self.node_id, 1),) * count if name in SHARED else ()
+        info = TopicInfo(name, topic_id, count, config or TopicConfig(), leaders=leaders)
         self.disk.topics[name] = info
         return info
 
@@ -224,7 +227,7 @@ class CrashingBroker:
 
     def partition(self, topic: str, partition: int) -> CrashingLog:
         check_partition(self.topic(topic), partition)
-        if self.topic(topic).leaders and not is_internal(topic):
+        if self.topic(topic).leaders and not is_node_own(topic):
             check_leads(self.node_id, self.topic(topic), partition)
         place = (topic, partition)
         if place not in self._logs:
@@ -233,6 +236,14 @@ class CrashingBroker:
 
     def route(self, topic: str, partition: int) -> CrashingLog:
         return self.partition(topic, partition)
+
+    def watch_topics(
+        self, on_change: Callable[[str, TopicInfo | None], None]
+    ) -> Callable[[], None]:
+        return lambda: None
+
+    def watch_serving(self, on_change: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
 
     def serves(self, topic: str, partition: int) -> bool:
         return not self.topic(topic).leaders or leads(self.node_id, self.topic(topic), partition)

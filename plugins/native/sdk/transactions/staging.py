@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader, Unavailable
+from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, Unavailable
 from lakemq.broker_core.api.transactions.types import SINK, TRANSACTION, CommitOutcome
 from lakemq.broker_core.api.types import Columns, Compression, Headers
 from lakemq.plugins.native.proto import transactions_pb2 as pb
@@ -17,6 +17,7 @@ from lakemq.plugins.native.proto.native_pb2 import CommitOffsetsRequest
 from lakemq.plugins.native.proto.transactions_pb2_grpc import TransactionsStub
 from lakemq.plugins.native.sdk.arguments import compression_given
 from lakemq.plugins.native.sdk.arrow import arrow_batches, from_arrow
+from lakemq.plugins.native.sdk.coordinator_calls import CoordinatorCalls
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.connection import Connection
 from lakemq.plugins.native.sdk.net.errors import error_of
@@ -36,9 +37,16 @@ if TYPE_CHECKING:
         TransactionsAsyncStub,  # in the stub file only
     )
 
-_R = TypeVar("_R")
+_ATTEMPT_S: Final = 12.0
+"""Of a call in a cluster: a commit is answered within `transactions.commit_wait_ms`, 10 s."""
+_SILENT_S: Final = 3.0
+"""A coordinator that has batches and answers none of them for so long is asked for again."""
 _KINDS: Final = {SINK: pb.OWNER_KIND_SINK, TRANSACTION: pb.OWNER_KIND_TRANSACTION}
 _NAMES: Final = {number: name for name, number in _KINDS.items()}
+
+
+class _Calls(CoordinatorCalls["TransactionsAsyncStub"]):
+    """Of one sink or transactional id."""
 
 
 class SinkHandle(NamedTuple):
@@ -52,7 +60,8 @@ class SinkHandle(NamedTuple):
     last_batch_id: int
     """Of the newest commit when it was opened; -1: there was none."""
     address: str = ""
-    """Of the node that coordinates it; empty: the one that the client is connected to."""
+    """Of the node that coordinated it when it was opened; empty: the one that the client is
+    connected to. Where it goes the client follows."""
 
 
 class StagedWinner(NamedTuple):
@@ -101,9 +110,18 @@ class Staging:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._stubs: dict[str, TransactionsAsyncStub] = {}
 
-    def _stub(self, address: str = "") -> TransactionsAsyncStub:
-        stub: TransactionsAsyncStub = TransactionsStub(self._connection.routes.channel(address))
+    def _calls(self, address: str = "") -> _Calls:
+        """Calls that find and follow a coordinator; `address`: where it was last."""
+        return _Calls(self._connection.routes, self._stub, address)
+
+    def _stub(self, address: str) -> TransactionsAsyncStub:
+        stub = self._stubs.get(address)
+        if stub is None:
+            routes = self._connection.routes
+            channel: Any = routes.channel(address) if address else routes.guide
+            stub = self._stubs[address] = TransactionsStub(channel)
         return stub
 
     async def open_sink(self, sink_id: str, *, timeout_ms: int = 0) -> SinkHandle:
@@ -116,17 +134,9 @@ class Staging:
         """Become the only owner of a sink (`kind` `sink`) or a transactional id (`transaction`), as
         `open_sink`. Raises InvalidRequest, NotAuthorized."""
         request = pb.OpenOwnerRequest(owner=owner_message(kind, name), timeout_ms=timeout_ms)
-        address = ""
-        try:
-            answer = await self._call(self._stub().OpenOwner, lambda: request)
-        except NotLeader as error:
-            if not error.address:
-                raise
-            # The id may have another coordinator than the bootstrap node; the handle carries its
-            # address to tasks in other processes.
-            address = error.address
-            answer = await self._call(self._stub(address).OpenOwner, lambda: request)
-        return SinkHandle(kind, name, answer.epoch, answer.last_batch_id, address)
+        calls = self._calls()
+        answer = await self._call(calls, "OpenOwner", lambda: request)
+        return SinkHandle(kind, name, answer.epoch, answer.last_batch_id, calls.address)
 
     def writer(
         self,
@@ -141,7 +151,7 @@ class Staging:
     ) -> StagedWriter:
         """Stage records as one attempt of one task; an async context manager."""
         return StagedWriter(
-            self._stub(session.address),
+            self._calls(session.address),
             self._connection,
             session,
             batch_id,
@@ -178,8 +188,8 @@ class Staging:
                 offsets=offsets(),
             )
 
-        # Safe to repeat: the coordinator compares the batch id with the newest committed one.
-        answer = await self._call(self._stub(session.address).CommitStaged, request)
+        # Safe to repeat, at any node: the coordinator compares the batch id with the newest one.
+        answer = await self._call(self._calls(session.address), "CommitStaged", request)
         return CommitResult(CommitOutcome(answer.outcome), answer.last_batch_id, answer.applied)
 
     async def abort(self, session: SinkHandle, batch_id: int) -> None:
@@ -187,41 +197,44 @@ class Staging:
         request = pb.AbortStagedRequest(
             owner=owner_message(session.kind, session.name), epoch=session.epoch, batch_id=batch_id
         )
-        await self._call(self._stub(session.address).AbortStaged, lambda: request)
+        await self._call(self._calls(session.address), "AbortStaged", lambda: request)
 
     # -- operators
 
     async def owners(self) -> list[StagingOwner]:
         """All sinks and transactional ids."""
-        answer = await self._call(self._stub().ListOwners, pb.ListOwnersRequest)
+        answer = await self._call(self._calls(), "ListOwners", pb.ListOwnersRequest)
+        others = [self._calls(address) for address in answer.others]
+        answers = await asyncio.gather(
+            *(self._call(each, "ListOwners", pb.ListOwnersRequest) for each in others)
+        )
+        # By name, since one may have changed its coordinator meanwhile.
+        found = {
+            (_NAMES[each.owner.kind], each.owner.name): each
+            for told in (answer, *answers)
+            for each in told.owners
+        }
         return [
             StagingOwner(
-                _NAMES[each.owner.kind], each.owner.name, each.epoch, each.last_batch_id,
-                each.state, each.staged_batches, each.staged_bytes, each.timeout_ms, each.detail,
+                *key, each.epoch, each.last_batch_id, each.state, each.staged_batches,
+                each.staged_bytes, each.timeout_ms, each.detail,
             )
-            for each in answer.owners
+            for key, each in sorted(found.items(), key=lambda item: item[0])
         ]  # fmt: skip
 
     async def fence(self, kind: str, name: str) -> None:
         """Fence its current owner, and discard what it staged. Raises UnknownTransaction."""
         request = pb.FenceOwnerRequest(owner=owner_message(kind, name))
-        await self._call(self._stub().FenceOwner, lambda: request)
+        await self._call(self._calls(), "FenceOwner", lambda: request)
 
     async def delete(self, kind: str, name: str) -> None:
         """Delete it, with the number of the batch that it committed last: the same batch could
         then be committed again. Raises UnknownTransaction."""
         request = pb.ForgetOwnerRequest(owner=owner_message(kind, name))
-        await self._call(self._stub().ForgetOwner, lambda: request)
+        await self._call(self._calls(), "ForgetOwner", lambda: request)
 
-    async def _call(
-        self, method: Callable[..., Awaitable[_R]], request: Callable[[], object]
-    ) -> _R:
-        connection = self._connection
-
-        async def call() -> _R:
-            return await method(request(), timeout=connection.timeout_s)
-
-        return await retrying(call, connection.timeout_s)
+    async def _call(self, calls: _Calls, method: str, request: Callable[[], object]) -> Any:
+        return await calls.patient(method, request, self._connection.timeout_s, _ATTEMPT_S)
 
 
 class StagedWriter:
@@ -229,7 +242,7 @@ class StagedWriter:
 
     def __init__(
         self,
-        stub: TransactionsAsyncStub,
+        calls: _Calls,
         connection: Connection,
         session: SinkHandle,
         batch_id: int,
@@ -240,7 +253,7 @@ class StagedWriter:
         batch_max_bytes: int,
         buffer_max_bytes: int,
     ) -> None:
-        self._stub = stub
+        self._calls = calls
         self._connection = connection
         self._session = session
         self._place = (batch_id, task, attempt)
@@ -377,14 +390,12 @@ class StagedWriter:
             # beginning.
             if self._batches.unanswered()[:1] != before[:1]:
                 pauses, since = backoff_s(), time.monotonic()
-            # NotLeader ends the attempt although it is retriable: batches are staged at the
-            # coordinator that the session was opened at.
-            final = not failure.retriable or isinstance(failure, NotLeader)
-            if final or time.monotonic() - since > self._connection.timeout_s:
+            if not failure.retriable or time.monotonic() - since > self._connection.timeout_s:
                 self._failed = failure
                 self._changed.set()
                 return
-            await asyncio.sleep(next(pauses))
+            if not self._calls.failed(failure):
+                await asyncio.sleep(next(pauses))
             # A new queue: the generator of the broken stream may still wait on the old one.
             self._outgoing = asyncio.Queue()
             for batch in self._batches.unanswered():
@@ -394,8 +405,9 @@ class StagedWriter:
         """One stream, until it fails."""
         call = None
         try:
-            call = self._stub.Stage(self._requests(self._outgoing))
-            async for answer in call:
+            await self._calls.log_in()
+            call = self._calls.stub.Stage(self._requests(self._outgoing))
+            while (answer := await self._answer(call)) is not None:
                 if answer.HasField("error"):
                     return error_of(answer.error)
                 self._batches.answered(answer.request_id)
@@ -406,6 +418,21 @@ class StagedWriter:
         finally:
             if call is not None:
                 call.cancel()
+
+    async def _answer(self, call: Any) -> pb.StageResponse | None:
+        """The next one; None: the stream has ended. Raises Unavailable where a coordinator is
+        silent that another node may take over from."""
+        reading = asyncio.ensure_future(anext(call, None))
+        try:
+            while True:
+                oldest = self._batches.unanswered()[:1]
+                done, _ = await asyncio.wait([reading], timeout=_SILENT_S)
+                if done:
+                    return await reading
+                if oldest and oldest == self._batches.unanswered()[:1] and not self._calls.alone:
+                    raise Unavailable("the coordinator does not answer")
+        finally:
+            reading.cancel()
 
     async def _requests(
         self, outgoing: asyncio.Queue[OutgoingStaged]

@@ -1,8 +1,10 @@
-"""Goal: only who leads a partition stages, commits and schedules for it; others name the leader."""
+"""Goal: only who coordinates an owner stages and commits, and only who leads a partition schedules
+for it; others name the leader."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -15,8 +17,8 @@ from lakemq.broker_core.api.types import ANONYMOUS, Columns, Leadership, TopicIn
 from lakemq.broker_core.configuration.settings import ScheduleSettings, TransactionSettings
 from lakemq.broker_core.scheduling.scheduler import Scheduler
 from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
-from lakemq.broker_core.transactions.formats import TRANSACTIONS_TOPIC
-from lakemq.broker_core.transactions.logs import OwnerStates
+from lakemq.broker_core.transactions.formats import STAGED_TOPIC
+from lakemq.broker_core.transactions.owner_log import OwnerLog
 from tests.support.node.crashing_broker import CrashingBroker, Disk
 
 BATCH = encode(Columns([b"x"]))
@@ -53,17 +55,18 @@ def broker() -> CrashingBroker:
     return broker
 
 
-async def test_records_for_another_nodes_partition_are_refused(broker: CrashingBroker) -> None:
+async def test_records_for_another_nodes_partition_are_staged(broker: CrashingBroker) -> None:
     coordinator = TransactionCoordinator(broker, TransactionSettings())
     opened = await coordinator.open(OWNER, principal=ANONYMOUS)
     place = StagedBatchId(OWNER, opened.epoch, 0, 0, 0, 0)
-    with pytest.raises(NotLeader, match="is led by other") as told:
-        coordinator.stage(place, "t", 0, BATCH, principal=ANONYMOUS)
-    assert (told.value.leader, told.value.epoch) == ("other", 4)
+    assert await coordinator.stage(place, "t", 0, BATCH, principal=ANONYMOUS) is False
+    await coordinator.stop()
+
+
+async def test_schedules_for_another_nodes_partition_are_refused(broker: CrashingBroker) -> None:
     scheduler = Scheduler(broker, ScheduleSettings(), lambda: 0)
     with pytest.raises(NotLeader, match="is led by other"):
         await scheduler.schedule(ScheduleAsked("i", "t", 0, BATCH, 0), principal=ANONYMOUS)
-    await coordinator.stop()
 
 
 async def test_a_schedule_waits_when_its_leader_moves_while_it_is_decided(
@@ -117,13 +120,23 @@ async def test_a_schedule_whose_leader_is_missing_waits_though_another_delivery_
     assert queue.take(0, 9) == [away]
 
 
-async def test_an_owner_has_one_home(broker: CrashingBroker) -> None:
-    await OwnerStates(broker).ensure()
-    info = broker.disk.topics[TRANSACTIONS_TOPIC]
-    elsewhere = (Leadership("other", 1),) * info.partitions
-    broker.disk.topics[TRANSACTIONS_TOPIC] = TopicInfo(
-        info.name, info.topic_id, info.partitions, leaders=elsewhere
-    )
+async def test_an_owner_has_one_coordinator(broker: CrashingBroker) -> None:
+    await OwnerLog(broker).ensure()
+    info = broker.disk.topics[STAGED_TOPIC]
+    elsewhere = (Leadership("other", 7),) * info.partitions
+    broker.disk.topics[STAGED_TOPIC] = replace(info, leaders=elsewhere)
     coordinator = TransactionCoordinator(broker, TransactionSettings())
-    with pytest.raises(NotLeader, match=r"\(the home of sink s\) is led by other"):
-        await coordinator.open(OWNER, principal=ANONYMOUS)
+    place = StagedBatchId(OWNER, 1, 0, 0, 0, 0)
+    assert coordinator.coordinator_of(OWNER) == "other"
+    for call in (
+        lambda: coordinator.open(OWNER, principal=ANONYMOUS),
+        lambda: coordinator.commit(OWNER, 1, 0, [], principal=ANONYMOUS),
+        lambda: coordinator.abort(OWNER, 1, 0, principal=ANONYMOUS),
+        lambda: coordinator.fence(OWNER, principal=ANONYMOUS),
+        lambda: coordinator.delete(OWNER, principal=ANONYMOUS),
+    ):
+        with pytest.raises(NotLeader, match="is led by other") as told:
+            await call()
+        assert (told.value.leader, told.value.epoch) == ("other", 7)
+    with pytest.raises(NotLeader, match="is led by other"):
+        coordinator.stage(place, "t", 0, BATCH, principal=ANONYMOUS)
