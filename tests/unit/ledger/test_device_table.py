@@ -3,7 +3,9 @@ if it had never stopped."""
 
 from __future__ import annotations
 
+import gc
 import re
+import tracemalloc
 from collections.abc import Iterable
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from lakemq.broker_core.api.records.ledger_rule import ledger_rule
 from lakemq.plugins.ledger.device_table import DeviceTable, stored_rule
-from lakemq.plugins.ledger.reading import Reading
+from lakemq.plugins.ledger.reading import DEVICE_MAX_BYTES, Reading
 
 SEQUENCE = "sequence=$.n"
 INTERVAL = "interval=10s"
@@ -163,3 +165,44 @@ def test_values_of_others_are_refused(value: bytes) -> None:
     if value != b'{"v":1}':
         with pytest.raises(ValueError, match=r"."):
             stored_rule(value)
+
+
+DEVICES = 2_000
+
+
+def memory_of(devices_max: int, names: Iterable[str]) -> float:
+    """Bytes per device of a table that has counted some numbers of each name, in rounds."""
+    tracemalloc.start()
+    try:
+        table = table_of("sequence=$.n; time=$.t", devices_max)
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        kept = list(names)
+        gc.collect()
+        own, _ = tracemalloc.get_traced_memory()
+        for number in (2**52, 2**52 + 3, 2**52 + 900, 2**52 + 5, 2**52 + 2000, 9, 2**52 + 1999):
+            for name in kept:
+                at_ms = 1_700_000_000_000 + table.position
+                table.take(Reading(table.position, at_ms, name, number, at_ms - 7))
+            table.changed.clear()  # as when they are stored
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+        assert len(table.devices) == devices_max
+        # Names that are kept here are the table's, too.
+        return (after - own + (own - before) * devices_max / len(kept)) / devices_max
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("d-{:08d}", 800), ("{:0256d}", 1024), ("\N{SATELLITE}{:0252d}", 1_900)],
+    ids=["short", "longest", "longest, not ASCII"],
+)
+def test_a_device_takes_a_kilobyte(name: str, most: int) -> None:
+    assert len(name.format(0).encode()) <= DEVICE_MAX_BYTES
+    assert memory_of(DEVICES, (name.format(number) for number in range(DEVICES))) < most
+
+
+def test_devices_that_come_and_go_take_no_more() -> None:
+    assert memory_of(DEVICES, (f"d-{number:08d}" for number in range(5 * DEVICES))) < 1024
