@@ -22,7 +22,7 @@ from lakemq.broker_core.api.records.batch import (
     read_header,
 )
 from lakemq.broker_core.api.records.outcomes import outcome_of
-from lakemq.broker_core.api.state.internal_topics import is_internal
+from lakemq.broker_core.api.state.internal_topics import takes_from_nodes
 from lakemq.broker_core.api.types import AppendResult
 from lakemq.broker_core.cluster.append_frames import (
     ENTRIES_MAX,
@@ -90,7 +90,7 @@ class _Caller:
         if topic is None:
             raise UnknownTopic(f"no topic has the id {request.topic_id}, as far as is known here")
         check_partition(topic, request.partition)
-        if is_internal(topic.name):
+        if not takes_from_nodes(topic.name):
             raise InvalidRequest(f"topic {topic.name} is written by its own node only")
         # Before the batch is looked at: most refusals are about leadership.
         log = self._partitions.log(topic.name, request.partition, request.leader_epoch)

@@ -21,9 +21,12 @@ OLDER_NAMES: Final = frozenset(
     {"_lakemq_offsets", "_lakemq_queues", "_lakemq_transactions", STAGED, SCHEDULES}
 )
 """All names with the older prefix that there are: no other is given."""
-SHARED: Final = frozenset({"_lakemq_offsets", STAGED})
-"""Internal topics that exist once in a cluster: their partitions have replicas, and a leader that
-alone writes them. Of all others each node has its own copy."""
+BANS: Final = "__mqtt_bans"
+SHARED: Final = frozenset({"_lakemq_offsets", BANS, STAGED})
+"""Internal topics that exist once in a cluster: their partitions have replicas, and one leader. Of
+all others each node has its own copy."""
+WRITTEN_BY_ALL: Final = frozenset({BANS})
+"""Those of them that every node writes, through the leader; of the others the leader alone."""
 UNDECIDED: Final = (STAGED, SCHEDULES)
 """Topics whose records no client may read: they belong to other topics, and may never get there."""
 _OPERATORS_MAY: Final = (Operation.READ, Operation.DESCRIBE)
@@ -37,6 +40,11 @@ def is_internal(topic: str) -> bool:
 def is_node_own(topic: str) -> bool:
     """Whether it is an internal topic of which each node has its own copy."""
     return is_internal(topic) and topic not in SHARED
+
+
+def takes_from_nodes(topic: str) -> bool:
+    """Whether its leader takes records from other nodes."""
+    return not is_internal(topic) or topic in WRITTEN_BY_ALL
 
 
 def check_state_name(name: str) -> str:

@@ -28,7 +28,7 @@ from lakemq.broker_core.api.errors import (
     TopicExists,
     UnknownTopic,
 )
-from lakemq.broker_core.api.ports import Broker, PartitionLog
+from lakemq.broker_core.api.ports import AppendTarget, Broker, PartitionLog
 from lakemq.broker_core.api.records.batch import BODY_MAX_BYTES, RecordBatch, encode, read_header
 from lakemq.broker_core.api.records.outcomes import outcome_of
 from lakemq.broker_core.api.records.partitioner import partition_of
@@ -79,7 +79,8 @@ class StateTopic:
     """The state of one owner in one internal topic.
 
     `acks` is what a write waits for. `large_values` is for values of up to a whole batch (16 MiB),
-    which the topic then takes whatever `[topics]` sets. `open_stored` opens a stored batch and
+    which the topic then takes whatever `[topics]` sets. `routed`: writes go to the node that leads
+    the partition, for a topic that every node writes. `open_stored` opens a stored batch and
     gives None for one that is corrupt inside, after counting it. All methods run on the event loop.
     """
 
@@ -92,6 +93,7 @@ class StateTopic:
         acks: Acks = Acks.LEADER,
         large_values: bool = False,
         compacted: bool = True,
+        routed: bool = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         open_stored: Callable[[CommittedBatch], RecordBatch | None] = open_batch,
     ) -> None:
@@ -105,6 +107,7 @@ class StateTopic:
         self._acks = acks
         self._large_values = large_values
         self._compacted = compacted
+        self._routed = routed
         self._now_ms = now_ms
         self._open_stored = open_stored
         self._creating = asyncio.Lock()
@@ -269,15 +272,27 @@ class StateTopic:
         return self.write({key: None}, partition=partition)
 
     def write(
-        self, entries: Mapping[bytes, bytes | None], *, partition: int = 0
+        self,
+        entries: Mapping[bytes, bytes | None],
+        *,
+        partition: int = 0,
+        headers: Mapping[bytes, bytes] | None = None,
     ) -> asyncio.Future[AppendResult]:
         """Put entries (None deletes) as one batch: after a crash all of them are there or none.
+        `headers`: encoded ones, of the keys that have some.
 
         Writes take effect in the order of calls. Raises as `log`; the future fails as that of
-        `PartitionLog.append`, with StorageFull or Unavailable (back-pressure) among others.
+        `PartitionLog.append`, with StorageFull or Unavailable (back-pressure) among others; where
+        they are routed, as `Broker.route`.
         """
-        batch = encode(Columns(list(entries.values()), list(entries)), now_ms=self._now_ms())
-        return self.log(partition).append(batch, read_header(batch), self._acks)
+        encoded = [headers.get(key, b"") for key in entries] if headers else None
+        columns = Columns(list(entries.values()), list(entries), encoded)
+        batch = encode(columns, now_ms=self._now_ms())
+        if self._routed:
+            target: AppendTarget = self._broker.route(self.name, partition)
+        else:
+            target = self.log(partition)
+        return target.append(batch, read_header(batch), self._acks)
 
     async def write_retrying(
         self,
@@ -299,7 +314,12 @@ class StateTopic:
                 await asyncio.sleep(backoff.next_s())
 
     def write_all(
-        self, entries: Mapping[bytes, bytes | None], done: Done, *, partition: int = 0
+        self,
+        entries: Mapping[bytes, bytes | None],
+        done: Done,
+        *,
+        partition: int = 0,
+        headers: Mapping[bytes, bytes] | None = None,
     ) -> None:
         """As `write`, for entries that may take many batches; `done` is called once, whatever
         happens, and may be called before this returns.
@@ -307,17 +327,21 @@ class StateTopic:
         A batch is appended when those before it are on disk, so that what comes last in `entries`
         is never kept without what comes first.
         """
-        self._write_next(_pieces(entries), done, partition)
+        self._write_next(_pieces(entries), done, partition, headers)
 
     def _write_next(
-        self, pieces: Iterator[dict[bytes, bytes | None]], done: Done, partition: int
+        self,
+        pieces: Iterator[dict[bytes, bytes | None]],
+        done: Done,
+        partition: int,
+        headers: Mapping[bytes, bytes] | None,
     ) -> None:
         piece = next(pieces, None)
         if piece is None:
             done(None)
             return
         try:
-            future = self.write(piece, partition=partition)
+            future = self.write(piece, partition=partition, headers=headers)
         except LakeMQError as error:
             done(error)
             return
@@ -325,13 +349,14 @@ class StateTopic:
             done(InvalidRequest(f"topic {self.name}: {error}"))
             return
         self.writing.add(future)
-        future.add_done_callback(partial(self._written, pieces, done, partition))
+        future.add_done_callback(partial(self._written, pieces, done, partition, headers))
 
     def _written(
         self,
         pieces: Iterator[dict[bytes, bytes | None]],
         done: Done,
         partition: int,
+        headers: Mapping[bytes, bytes] | None,
         future: asyncio.Future[AppendResult],
     ) -> None:
         self.writing.discard(future)
@@ -339,7 +364,7 @@ class StateTopic:
         if isinstance(outcome, LakeMQError):
             done(outcome)
         else:
-            self._write_next(pieces, done, partition)
+            self._write_next(pieces, done, partition, headers)
 
 
 def _records(partition: int, batch: RecordBatch) -> Iterator[StateRecord]:

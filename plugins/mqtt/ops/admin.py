@@ -34,7 +34,7 @@ from lakemq.plugins.mqtt.ops.admin_models import (
 )
 from lakemq.plugins.mqtt.ops.explain_models import ExplainQuery, MqttExplained
 from lakemq.plugins.mqtt.ops.explaining import Explainer
-from lakemq.plugins.mqtt.ops.operating import enforce, kick
+from lakemq.plugins.mqtt.ops.operating import banned, enforce, kick
 from lakemq.plugins.mqtt.ops.reports import client_report, client_summary, slow_report
 from lakemq.plugins.mqtt.ops.retained_routes import RetainedRoutes
 from lakemq.plugins.mqtt.routing.bans import KINDS, Ban, check_ban
@@ -83,7 +83,8 @@ class AdministeredEngine(Protocol):
 
 
 class MqttAdmin:
-    """Routes under `/api/v1/mqtt/`. Clients, slow ones and bans are each node's own."""
+    """Routes under `/api/v1/mqtt/`. Clients, slow ones and bans for flapping are each node's own;
+    bans of operators hold on all nodes."""
 
     def __init__(self, engine: AdministeredEngine) -> None:
         self._engine = engine
@@ -231,20 +232,23 @@ class MqttAdmin:
         return {}
 
     async def ban(self, asked: AdminRequest) -> BanMade:
-        """Let a client, user or address connect no more, and end its connections."""
+        """Let a client, user or address connect no more, and end its connections: at once on the
+        node that is asked, which counts them, within moments on the others."""
         given = expect(asked.given, BanBody)
         now_ms = self._engine.now_ms()
         until_ms = None if given.seconds is None else now_ms + 1000 * given.seconds
         ban = check_ban(Ban(given.kind, given.value, until_ms, given.why[:200]))
+        # Counted now: who follows what is written may end them before it is answered.
+        ended = len(banned(self._hub, ban, now_ms))
         # On disk first: an operator who is answered need not ban again after a crash.
         await self._engine.journal.keep_ban(ban.kind, ban.value, ban)
         self._hub.bans.impose(ban)
-        ended = enforce(self._hub, ban, now_ms)
+        enforce(self._hub, ban, now_ms)
         self._engine.after()
         return BanMade(node=self._engine.node_id, **asdict(ban), disconnected=ended)
 
     async def lift(self, asked: AdminRequest) -> object:
-        """Lift a ban of an operator, on one node or on all. Raises UnknownBan."""
+        """Lift a ban of an operator, on all nodes. Raises UnknownBan."""
         kind, value = asked.path["kind"], asked.path["value"]
         if kind not in KINDS or not self._hub.bans.knows(kind, value):
             raise UnknownBan(f"{kind} {value} is not banned, or by the configuration")

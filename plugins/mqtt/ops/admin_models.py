@@ -9,9 +9,9 @@ from pydantic import Field
 from lakemq.broker_core.api.administration.routes import (
     Answer,
     Body,
+    EveryQuery,
     Flag,
     OwnPageQuery,
-    OwnQuery,
 )
 
 
@@ -89,7 +89,7 @@ class ClientQuery(OwnPageQuery):
     """Only client ids that begin so."""
 
 
-class KickQuery(OwnQuery):
+class KickQuery(EveryQuery):
     """How a client is disconnected."""
 
     session: Flag = False

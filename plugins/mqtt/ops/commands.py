@@ -105,12 +105,21 @@ def kick_client(
     *,
     node: AdminOptions,
 ) -> None:
-    """End a client's connection. It may come back: see `ban`."""
-    query = "?session=true" if session else ""
-    done = _ask(node, "DELETE", f"clients/{quote(client_id, safe='')}{query}")
-    lines = ["disconnected" if done["disconnected"] else "it was not connected"]
-    lines += ["session ended"] if done["session_ended"] else []
+    """End a client's connection, on whichever node it is. It may come back: see `ban`."""
+    lines: list[str] = []
+    done: dict[str, Any] = {}
+    for holder in _nodes_of(node, client_id) or [""]:
+        query = urlencode({"session": str(session).lower(), "node": holder})
+        done = _ask(node, "DELETE", f"clients/{quote(client_id, safe='')}?{query}")
+        lines.append("disconnected" if done["disconnected"] else "it was not connected")
+        lines += ["session ended"] if done["session_ended"] else []
     say("\n".join(lines), **done)
+
+
+def _nodes_of(node: AdminOptions, client_id: str) -> list[str]:
+    """Nodes that have a session of the client."""
+    page = _ask(node, "GET", f"clients?{urlencode({'prefix': client_id, 'limit': '500'})}")
+    return [str(one["node"]) for one in page["data"] if one["client_id"] == client_id]
 
 
 @mqtt.command("slow")
@@ -133,7 +142,9 @@ def list_slow(
 @option_groups
 def list_bans(node: AdminOptions) -> None:
     """List who may not connect, but for the configured ones."""
-    found = _ask(node, "GET", "bans?limit=500")["data"]
+    # Every node tells those of operators.
+    rows = _ask(node, "GET", "bans?limit=500")["data"]
+    found = list({(one["kind"], one["value"]): one for one in rows}.values())
     _show(found, ["kind", "value", "until_ms", "why"])
 
 

@@ -9,6 +9,7 @@ from lakemq.plugins.mqtt.wire.reasons import Reason
 
 if TYPE_CHECKING:
     from lakemq.plugins.mqtt.routing.hub import Hub
+    from lakemq.plugins.mqtt.state.peer import Peer
     from lakemq.plugins.mqtt.state.sessions import Session
 
 
@@ -20,16 +21,21 @@ def kick(hub: Hub, session: Session, now_ms: int, *, end: bool) -> None:
         hub.session_table.end(session, now_ms)
 
 
-def enforce(hub: Hub, ban: Ban, now_ms: int) -> int:
-    """End the connections that a new ban is about; returns their number."""
+def banned(hub: Hub, ban: Ban, now_ms: int) -> list[Peer]:
+    """The connections that a new ban is about."""
     # This ban alone: the others were enforced when they were made.
     alone = Bans(BanRules())
     alone.impose(ban)
-    found = [
+    return [
         one
         for one in hub.connections
         if alone.reason_to_refuse(one.client_id, one.principal.name, one.peer_host, now_ms)
     ]
+
+
+def enforce(hub: Hub, ban: Ban, now_ms: int) -> int:
+    """End the connections that a new ban is about; returns their number."""
+    found = banned(hub, ban, now_ms)
     for connection in found:
         connection.close(Reason.BANNED, "banned by an operator", now_ms)
     return len(found)

@@ -103,6 +103,10 @@ class Bans:
         if kind == "host":
             self._networks.pop(value, None)
 
+    def imposed(self) -> list[Ban]:
+        """All that operators imposed, ended or not."""
+        return list(self._imposed.values())
+
     def knows(self, kind: str, value: str) -> bool:
         """Whether an operator imposed that ban, ended or not."""
         return (kind, value) in self._imposed

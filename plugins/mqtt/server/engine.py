@@ -128,8 +128,9 @@ class MqttEngine:
         self.arrivals = Arrivals(self.hub, self._reader, salvage, self.after, self.now_ms)
         accepts = self.arrivals.accepts
         self.journal = MqttJournal(
-            self.hub, broker, self._reader, accepts, self.now_ms, settings.checkpoint_records
-        )
+            self.hub, broker, self._reader, accepts, self.now_ms, settings.checkpoint_records,
+            self.after,
+        )  # fmt: skip
         self._history = HistoryReader(
             self.hub, broker, self._reader, self.arrivals.belongs, self.now_ms, salvage
         )
@@ -241,6 +242,7 @@ class MqttEngine:
                 connection.close(Reason.SERVER_SHUTTING_DOWN, text, self.now_ms())
         await self._settle()
         await self.journal.keep_everything(self.after, CLOSE_LINGER_S)
+        await self.journal.stop()
         for remove in self._taps:
             remove()
         self._taps.clear()

@@ -20,7 +20,6 @@ from lakemq.plugins.mqtt.routing.bans import Ban
 from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.replay import Replay
-from lakemq.plugins.mqtt.server.ban_log import TOPIC as BANS
 from lakemq.plugins.mqtt.server.ban_log import BanLog
 from lakemq.plugins.mqtt.server.delay_log import DelayLog
 from lakemq.plugins.mqtt.state.delivery import Delivery
@@ -57,8 +56,10 @@ class MqttJournal:
         accepts: Callable[[str, str], bool],
         now_ms: Callable[[], int],
         checkpoint_records: int,
+        after: Callable[[], None],
     ) -> None:
-        """`accepts(topic, topic_name)`: whether records of the topic may come under that name."""
+        """`accepts(topic, topic_name)`: whether records of the topic may come under that name.
+        `after`: carries out what the hub wants done."""
         self._hub = hub
         self._broker = broker
         self._reader = reader
@@ -71,10 +72,10 @@ class MqttJournal:
         self._salvage = Salvage(hub.counters)
         self._topics = [
             StateTopic(broker, name, now_ms=now_ms, open_stored=self._salvage.opened)
-            for name in (SESSIONS, RETAINED, DELAYED, BANS)
+            for name in (SESSIONS, RETAINED, DELAYED)
         ]
-        self._sessions, self._retained, delayed, bans = self._topics
-        self._bans = BanLog(hub.bans, bans, self._salvage)
+        self._sessions, self._retained, delayed = self._topics
+        self._bans = BanLog(hub, broker, now_ms, self._salvage, after)
         self.delays = DelayLog(hub, delayed, now_ms, self._salvage)
 
     @property
@@ -102,7 +103,7 @@ class MqttJournal:
         for client_id, what in replay.left_out:
             log.error("session of %r: left out: %s", client_id, what, extra={"client": client_id})
         await self.delays.read()
-        await self._bans.read(self._now_ms())
+        await self._bans.start()
         for name in dict.fromkeys(binding.topic for binding in hub.bindings):
             for partition in self._led(name):
                 source = self._broker.partition(name, partition)
@@ -138,6 +139,10 @@ class MqttJournal:
         """Partitions whose records this node has."""
         count = self._broker.topic(topic).partitions
         return [each for each in range(count) if self._broker.serves(topic, each)]
+
+    async def stop(self) -> None:
+        """Follow no more what other nodes write."""
+        await self._bans.stop()
 
     async def keep_ban(self, kind: str, value: str, ban: Ban | None) -> None:
         """Returns when it is on disk, or at once where nothing is kept. None: it is lifted."""

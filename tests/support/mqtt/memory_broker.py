@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from lakemq.broker_core.api.access import Verdict
 from lakemq.broker_core.api.cluster.channels import Channel, ChannelEvents
@@ -97,6 +97,7 @@ class MemoryBroker:
         self._topic_watchers: list[Callable[[str, TopicInfo | None], None]] = []
         self._offsets: dict[str, int] = {}
         self._taps: dict[str, list[Tap]] = {}
+        self._waiting: dict[str, list[asyncio.Event]] = {}
 
     def topics(self) -> Sequence[TopicInfo]:
         return list(self._topics.values())
@@ -168,6 +169,9 @@ class MemoryBroker:
     def reader(self, topic: str, partition: int) -> MemoryReader:
         return MemoryReader(self.partition(topic, partition))
 
+    def route(self, topic: str, partition: int) -> PartitionLog:
+        return self.partition(topic, partition)
+
     def publish(
         self,
         topic: str,
@@ -227,6 +231,8 @@ class MemoryBroker:
         self.batches.setdefault(topic, []).append(batch)
         for tap in self._taps.get(topic, ()):
             tap([batch])
+        for waiting in self._waiting.pop(topic, ()):
+            waiting.set()
 
     def append(
         self,
@@ -238,6 +244,13 @@ class MemoryBroker:
         acks: Acks = Acks.LEADER,
     ) -> asyncio.Future[AppendResult]:
         raise NotImplementedError
+
+    async def more(self, topic: str, wait_ms: int) -> None:
+        """Until a record of the topic comes, `wait_ms` at most."""
+        came = asyncio.Event()
+        self._waiting.setdefault(topic, []).append(came)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(came.wait(), wait_ms / 1000)
 
     def tap(self, topic: str, tap: Tap) -> Callable[[], None]:
         taps = self._taps.setdefault(topic, [])
@@ -388,6 +401,8 @@ class MemoryLog:
         await asyncio.sleep(0)
         if not self.log_start_offset <= offset <= self.high_watermark:
             raise OffsetOutOfRange(f"offset {offset}")
+        if wait_ms and offset == self.high_watermark:
+            await self._broker.more(self._topic, wait_ms)
         data, following = b"", offset
         for batch in self._batches:
             behind = Offset(read_header(batch.data).last_offset + 1)
