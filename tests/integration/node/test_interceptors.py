@@ -13,6 +13,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from tests.support.node.node import PORTS_FREE, NodeProcess
+from tests.support.node.plugins import plugin_path
 
 PLUGIN = '''
 from lakemq.broker_core.api.hooks import hookimpl
@@ -44,13 +45,7 @@ WAIT_S = 30
 
 
 def environment(folder: Path, hooks: str = "[Upper()]") -> dict[str, str]:
-    """A distribution with the plugin, found without an installation."""
-    info = folder / "upper-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: upper\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[lakemq.plugins]\nupper = upper_plugin\n")
-    (folder / "upper_plugin.py").write_text(PLUGIN.replace("HOOKS", hooks))
-    return {"PYTHONPATH": f"{folder}:{Path(__file__).parents[3]}"}
+    return plugin_path(folder, "upper", PLUGIN.replace("HOOKS", hooks))
 
 
 class Client:

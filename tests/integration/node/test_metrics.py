@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 from datetime import timedelta
 from pathlib import Path
@@ -13,10 +12,9 @@ import aiomqtt
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from prometheus_client.parser import text_string_to_metric_families
 
 import lakemq
-from tests.support.node.admin_api import ask
+from tests.support.node.metrics import Series, listed, scraped
 from tests.support.node.node import PORTS_FREE, NodeProcess
 from tools.metrics_page import attributes_of
 
@@ -39,10 +37,10 @@ WITH_WILL: Final = bytes.fromhex("1018 0004 4d515454 04 0e 003c 0001 77 0006 642
 CONNECT: Final = bytes.fromhex("100d 0004 4d515454 04 02 003c 0001 69")
 """MQTT 3.1.1, client `i`."""
 NO_PACKET: Final = bytes.fromhex("0000")
-Series = dict[str, dict[frozenset[tuple[str, str]], float]]
-"""Name in Prometheus -> attributes -> value."""
-
-
+MISTAKES: Final = "integration/telemetry/test_metrics_of_mistakes.py"
+JOURNAL: Final = "unit/journal/test_journal_plugin.py"
+PROCESS: Final = "unit/test_process_metrics.py"
+TRANSACTIONS: Final = "unit/broker_core/transactions/test_transaction_counters.py"
 DELIVERY: Final = "unit/mqtt/session/test_mqtt_delivery.py"
 DAMAGE: Final = "fault/cluster/test_damaged_disks.py"
 REPLICATION: Final = "unit/broker_core/replication/test_replication_metrics.py"
@@ -58,13 +56,22 @@ ELSEWHERE: Final = {
     "channels.sent_bytes": f"{CHANNELS}:channels.sent_bytes",
     "corrupt_batches": "integration/node/test_poisoned_batches.py:lakemq_corrupt_batches",
     "elections": f"{REPLICATION}:elections",
+    "interceptors.calls": f"{MISTAKES}:interceptors.calls",
+    "interceptors.failures": f"{MISTAKES}:interceptors.failures",
+    "interceptors.slow": f"{MISTAKES}:interceptors.slow",
+    "interceptors.time": f"{MISTAKES}:interceptors.time",
     "isr.changes": f"{REPLICATION}:isr.changes",
     "journal.damaged_segments": f"{DAMAGE}:damaged_segments",
     "journal.damages_found": f"{DAMAGE}:damages_found",
-    "journal.fenced_partitions": "unit/journal/test_journal_plugin.py:fenced_partitions",
+    "journal.disk_reads": f"{MISTAKES}:journal.disk_reads",
+    "journal.duplicates": f"{MISTAKES}:journal.duplicates",
+    "journal.failed_flushes": f"{JOURNAL}:failed_flushes",
+    "journal.fenced_partitions": f"{JOURNAL}:fenced_partitions",
+    "journal.refused_appends": f"{MISTAKES}:journal.refused_appends",
     "journal.repaired_segments": f"{DAMAGE}:repaired_segments",
     "journal.scrubbed_bytes": f"{DAMAGE}:scrubbed_bytes",
-    "journal.unflushed_bytes": "unit/journal/test_journal_append.py:unflushed_bytes",
+    "journal.unflushed_bytes": f"{JOURNAL}:unflushed_bytes",
+    "ledger.failures": "unit/ledger/test_ledger_crashes.py:keeper.failures",
     "meta.cluster.nodes_wanted": "unit/meta_service/control/test_advice.py:nodes_wanted",
     "meta.raft.learners": "simulation/raft/test_raft_membership.py:learners",
     "mqtt.batches.corrupt": "unit/mqtt/state/test_mqtt_stored_records.py:batches_corrupt",
@@ -79,6 +86,8 @@ ELSEWHERE: Final = {
     "mqtt.dropped.expired": f"{DELIVERY}:dropped_expired",
     "mqtt.dropped.gone": f"{DELIVERY}:dropped_gone",
     "mqtt.dropped.qos_0": "integration/mqtt/test_mqtt_robustness.py:dropped_qos_0",
+    "mqtt.keep_alive.timeouts": f"{MISTAKES}:mqtt.keep_alive.timeouts",
+    "mqtt.publishes.failed": f"{MISTAKES}:mqtt.publishes.failed",
     "mqtt.records.unreadable": "unit/mqtt/state/test_mqtt_stored_records.py:records_unreadable",
     "mqtt.replays": "unit/mqtt/routing/test_mqtt_history.py:hub.histories",
     "mqtt.sessions.expired": "unit/mqtt/session/test_mqtt_sessions.py:sessions_expired",
@@ -87,55 +96,43 @@ ELSEWHERE: Final = {
     "native.group.lag.left_out": "integration/native/test_native_bounds.py:lakemq_native_group_lag",
     "node.config.reloads": "integration/cli/test_reload.py:reloads",
     "node.config.restart_pending": "integration/cli/test_reload.py:restart_pending",
+    "node.loop.stalled": f"{MISTAKES}:node.loop.stalled",
+    "node.loop.stalls": f"{MISTAKES}:node.loop.stalls",
     "partitions.followed": f"{REPLICATION}:partitions.followed",
     "partitions.leaderless": f"{REPLICATION}:partitions.leaderless",
     "partitions.led": f"{REPLICATION}:partitions.led",
     "partitions.under_min_isr": f"{REPLICATION}:partitions.under_min_isr",
     "partitions.under_replicated": f"{REPLICATION}:partitions.under_replicated",
+    "process.file_descriptor.limit": f"{PROCESS}:file_descriptor.limit",
+    "process.memory.virtual": f"{PROCESS}:memory.virtual",
+    "process.thread.count": f"{PROCESS}:thread.count",
     "replication.lag_records": f"{REPLICATION}:replication.lag_records",
     "replication.lag_time": f"{REPLICATION}:replication.lag_time",
     "replication.received": f"{REPLICATION}:replication.received",
     "replication.sent": f"{REPLICATION}:replication.sent",
     "security.authorizers.questions": "unit/security/test_security_questions.py:questions",
+    "security.quota.waits": "integration/security/test_security_node.py:quota_waits",
+    "system.filesystem.limit": f"{PROCESS}:filesystem.limit",
+    "transactions.applying": f"{TRANSACTIONS}:counters.applying",
+    "transactions.expired": f"{MISTAKES}:transactions.expired",
+    "transactions.resumed": f"{TRANSACTIONS}:counters.resumed",
+    "transactions.waiting.bytes": f"{MISTAKES}:transactions.waiting.bytes",
 }
 """Metric that this load does not move, less `lakemq.` -> the test that does, and the name that it
 has for it."""
 NOWHERE: Final = (
     "bridge.connected", "bridge.connects", "bridge.inflight", "bridge.lag", "bridge.lost",
-    "bridge.refused", "bridge.unasked", "bridge.unreadable", "interceptors.calls",
-    "interceptors.failures", "interceptors.slow", "interceptors.time", "journal.disk_reads",
-    "journal.duplicates", "journal.failed_flushes", "journal.refused_appends", "ledger.failures",
-    "meta.partitions.eligible_used", "meta.partitions.leaderless", "meta.partitions.moving",
-    "meta.partitions.under_min_in_sync", "meta.partitions.under_replicated", "meta.raft.dropped",
-    "meta.raft.elections", "meta.raft.lag", "meta.raft.leader", "meta.raft.read_rounds",
-    "meta.raft.received", "meta.raft.sent", "meta.raft.snapshots.installed",
-    "meta.raft.snapshots.sent", "meta.raft.term", "meta.raft.voters", "meta.raft.waiting",
-    "meta.snapshot.age", "meta.watchers", "mqtt.keep_alive.timeouts", "mqtt.publishes.failed",
-    "mqtt.publishes.not_led", "node.loop.stalled", "node.loop.stalls",
-    "process.file_descriptor.limit", "process.memory.virtual", "security.logins.refused",
-    "security.passwords.checked",
-    "process.thread.count", "security.authorizers.failures", "security.logins.hasty",
-    "security.passwords.turned_away", "security.quota.waits", "system.filesystem.limit",
-    "transactions.applying", "transactions.expired", "transactions.resumed",
-    "transactions.waiting.bytes",
+    "bridge.refused", "bridge.unasked", "bridge.unreadable", "meta.partitions.eligible_used",
+    "meta.partitions.leaderless", "meta.partitions.moving", "meta.partitions.under_min_in_sync",
+    "meta.partitions.under_replicated", "meta.raft.dropped", "meta.raft.elections", "meta.raft.lag",
+    "meta.raft.leader", "meta.raft.read_rounds", "meta.raft.received", "meta.raft.sent",
+    "meta.raft.snapshots.installed", "meta.raft.snapshots.sent", "meta.raft.term",
+    "meta.raft.voters", "meta.raft.waiting", "meta.snapshot.age", "meta.watchers",
+    "mqtt.publishes.not_led", "security.logins.refused", "security.passwords.checked",
+    "security.authorizers.failures", "security.logins.hasty", "security.passwords.turned_away",
 )  # fmt: skip
 """Metrics of which no test looks at the number: what they count is tested, or comes from the
 system. The list may only shrink."""
-
-
-def scraped(node: NodeProcess) -> Series:
-    found: Series = {}
-    for family in text_string_to_metric_families(ask(node, "GET", "/metrics").body):
-        for sample in family.samples:
-            labels = ((k, v) for k, v in sample.labels.items() if not k.startswith("otel_scope"))
-            found.setdefault(sample.name, {})[frozenset(labels)] = sample.value
-    return found
-
-
-def listed() -> dict[str, str]:
-    """Name in Prometheus -> name, of what nodes tell."""
-    page = Path("docs/metrics.md").read_text().partition("\n## Exports")[0]
-    return {p: name for name, p in re.findall(r"^\| `([^`]+)` \| `([^`]+)`", page, re.MULTILINE)}
 
 
 def native_load(client: lakemq.SyncClient) -> None:
@@ -215,7 +212,7 @@ async def mqtt_load(port: int) -> None:
 def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Series, Series]:
     """What a node tells before a small load, and at its end."""
     with NodeProcess(tmp_path_factory.mktemp("metrics"), CONFIG) as node:
-        before = scraped(node)
+        before = scraped(node.addresses["admin"])
         with (
             lakemq.connect(node.native, timeout_s=20) as client,
             socket.create_connection(("127.0.0.1", node.mqtt_port)) as idle,
@@ -229,7 +226,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Series, Series]:
             )
             with client.queue("t", group="q", **options) as queue:
                 queue_load(queue)
-                return before, scraped(node)
+                return before, scraped(node.addresses["admin"])
 
 
 def test_every_metric_moves_that_a_load_can_move(told: tuple[Series, Series]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.errors import LakeMQError, StorageFenced
 from lakemq.broker_core.api.records.batch import CONTROL, encode, read_header
 from lakemq.broker_core.api.records.ledger_rule import ledger_rule
 from lakemq.broker_core.api.records.stored import readable_batches
@@ -213,3 +213,32 @@ async def test_markers_and_batches_that_can_not_be_read_are_passed() -> None:
     await keeper.look()
     table = next(keeper.ledgers()).table
     assert (table.position, table.records) == (log.high_watermark, before)
+
+
+async def test_a_turn_that_fails_is_counted_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dice = random.Random(1)
+    disk = Disk()
+    keeper = await live(disk, dice, NEVER, {}, 3)
+    assert keeper is not None and keeper.failures == 0
+    broker = CrashingBroker(disk, dice, NEVER, 0.0)
+    keeper = keeper_of(broker)
+    await keeper.load()
+    await write(broker, dice, {})
+
+    async def fails(*_: object, **__: object) -> None:
+        raise StorageFenced("the disk has failed")
+
+    for number in (0, 1):
+        monkeypatch.setattr(broker.partition("air", number), "fetch", fails)
+        batch = encode(Columns([b'{"n": 1}'], [b"d1"]), now_ms=5)
+        await broker.partition("air", number).append(batch, read_header(batch), Acks.LEADER)
+    await keeper.look()
+    assert keeper.failures == 2
+    monkeypatch.undo()
+    await keeper.look()
+    assert keeper.failures == 2
+    assert sum(each.table.records for each in keeper.ledgers()) == sum(
+        read_header(data).record_count for part in (0, 1) for _, data in disk.logs["air", part]
+    )
