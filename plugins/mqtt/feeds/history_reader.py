@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import (
     LakeMQError,
-    NotLeader,
     OffsetOutOfRange,
     UnknownPartition,
     UnknownTopic,
@@ -21,7 +20,7 @@ from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.records.batch import split
 from lakemq.broker_core.api.types import CommittedBatch, Offset
 from lakemq.plugins.mqtt.feeds.reading import Salvage
-from lakemq.plugins.mqtt.routing.history import Cursor, History, read_on
+from lakemq.plugins.mqtt.routing.history import Cursor, Reading, read_on
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.state.records import RecordReader
 from lakemq.plugins.mqtt.wire.messages import Message
@@ -55,10 +54,10 @@ class HistoryReader:
         self._now_ms = now_ms
         self._salvage = salvage
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
-        self._failing: WeakKeyDictionary[History, Backoff] = WeakKeyDictionary()
+        self._failing: WeakKeyDictionary[Reading, Backoff] = WeakKeyDictionary()
         """Replays whose last read failed."""
 
-    async def read(self, history: History, generation: int) -> None:
+    async def read(self, history: Reading, generation: int) -> None:
         """Hand over the next records of one of its partitions, if they are still wanted."""
         if history.generation != generation:
             return
@@ -68,7 +67,7 @@ class HistoryReader:
                 async with self._reads:
                     await self._step(history, cursor, generation)
                 self._failing.pop(history, None)
-            except (UnknownTopic, UnknownPartition, NotLeader):  # deleted, or another node's by now
+            except (UnknownTopic, UnknownPartition):  # deleted
                 history.cursors.pop((cursor.topic, cursor.partition), None)
                 history.rest, cursor = None, None
             except LakeMQError as error:
@@ -81,7 +80,7 @@ class HistoryReader:
         if history.generation == generation:
             read_on(self._hub, history, cursor, self._now_ms())
 
-    async def _step(self, history: History, cursor: Cursor, generation: int) -> None:
+    async def _step(self, history: Reading, cursor: Cursor, generation: int) -> None:
         key = (cursor.topic, cursor.partition)
         if cursor.offset is None:
             offset = await self._locate(history, cursor)
@@ -91,30 +90,31 @@ class HistoryReader:
         if history.rest is not None:
             _, messages, behind = history.rest
         elif history.approach(cursor, self._hub.positions.get(key, 0)):
-            messages, behind = await self._fetch(cursor)
+            messages, behind = await self._fetch(history, cursor)
         else:
             return
         if history.generation == generation:
             end = self._hub.positions.get(key, 0)
             history.fetched(cursor, messages, behind, end, self._now_ms())
 
-    async def _locate(self, history: History, cursor: Cursor) -> int:
-        source = self._broker.partition(cursor.topic, cursor.partition)
+    async def _locate(self, history: Reading, cursor: Cursor) -> int:
+        source = self._broker.reader(cursor.topic, cursor.partition)
         since_ms = history.start.since_ms
         if since_ms is not None:
             return await source.offset_for_timestamp(since_ms)
-        return max(history.start.offset, source.log_start_offset)
+        return max(history.start.offset, (await source.bounds())[0])
 
-    async def _fetch(self, cursor: Cursor) -> tuple[Iterator[Message], int]:
+    async def _fetch(self, history: Reading, cursor: Cursor) -> tuple[Iterator[Message], int]:
         """Messages from the cursor on, and the offset behind them."""
-        source = self._broker.partition(cursor.topic, cursor.partition)
-        offset = Offset(max(cursor.offset or 0, source.log_start_offset))
+        source = self._broker.reader(cursor.topic, cursor.partition)
+        offset = Offset(cursor.offset or 0)
         try:
             got = await source.fetch(offset, bytes_max=_FETCH_BYTES)
         except OffsetOutOfRange:
-            if source.log_start_offset <= offset:
+            start, _ = await source.bounds()
+            if start <= offset:
                 raise
-            return iter(()), source.log_start_offset  # retention was quicker
+            return iter(()), start  # retention was quicker
         batches = [
             CommittedBatch(
                 cursor.topic,
@@ -126,10 +126,14 @@ class HistoryReader:
         ]
         # Nothing there below the high watermark: what was there has been compacted away.
         behind = got.next_offset if batches else got.high_watermark
-        return self._messages(cursor.topic, batches), behind
+        return self._messages(history, cursor.topic, batches), behind
 
-    def _messages(self, topic: str, batches: list[CommittedBatch]) -> Iterator[Message]:
+    def _messages(
+        self, history: Reading, topic: str, batches: list[CommittedBatch]
+    ) -> Iterator[Message]:
         for batch in batches:
-            for message, _ in self._salvage.messages(self._reader, batch):
+            for message, meta in self._salvage.messages(self._reader, batch):
                 if self._belongs(topic, message.topic):
+                    if meta.marked:
+                        history.note(message, meta)
                     yield message

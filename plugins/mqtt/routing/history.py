@@ -23,6 +23,7 @@ from typing import Final, Protocol, cast
 from lakemq.broker_core.api.topic_filters import filters_overlap, matches
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
+from lakemq.plugins.mqtt.state.records import Meta
 from lakemq.plugins.mqtt.state.sessions import Positions, Replay, Session, Start, Subscription
 from lakemq.plugins.mqtt.wire.messages import Message
 from lakemq.plugins.mqtt.wire.packets import NO_LOCAL, RETAIN_AS_PUBLISHED
@@ -76,13 +77,13 @@ class Cursor:
         self.hold_from = 0
 
 
-class History:
-    """A subscription on its way through the journal."""
+class Reading:
+    """What goes through the journal to where the node is."""
 
-    def __init__(self, subscription: Subscription, start: Start, positions: Positions) -> None:
-        """`positions`: how far it had come in an earlier life."""
-        self.subscription = subscription
-        self.start = start
+    start = Start()
+
+    def __init__(self, positions: Positions) -> None:
+        """`positions`: how far it has come."""
         self.cursors = {key: Cursor(*key, offset) for key, offset in positions.items()}
         self.reading = False
         """A fetch of its next records is under way."""
@@ -90,7 +91,6 @@ class History:
         """Grows when a fetch under way is not wanted any more."""
         self.rest: tuple[Cursor, Iterator[Message], int] | None = None
         """Records that were fetched and not handed over: cursor, messages, offset behind them."""
-        self._wanted: dict[str, bool] = {}
 
     @property
     def positions(self) -> Positions:
@@ -101,19 +101,23 @@ class History:
 
     @property
     def room(self) -> int:
-        """How many records the client can be given now."""
-        session = self.subscription.session
-        connection, outbound = session.connection, session.outbound
-        if connection is None or connection.blocked:
-            return 0
-        if not self.subscription.options & 3:
-            return CHUNK_COUNT_MAX
-        if outbound.queue or outbound.resending:
-            return 0
-        # Not before half of the window is free: else every PUBACK would start a fetch of one
-        # record.
-        window, unacked = connection.window, outbound.unacked
-        return min(CHUNK_COUNT_MAX, window - unacked) if 2 * unacked <= window else 0
+        """How many records can be taken now."""
+        raise NotImplementedError
+
+    def deliver(self, message: Message, now_ms: int) -> bool:
+        """Whether a session wants it."""
+        raise NotImplementedError
+
+    def note(self, message: Message, meta: Meta) -> None:
+        """A record was read that is a publish of QoS 2, or was a delayed one."""
+
+    def touch(self) -> None:
+        """It has come further."""
+
+    def arrived(self, hub: ReplayHub, now_ms: int) -> None:
+        """All cursors are live. Called in the turn in which the last one became so: no record is
+        committed between, so none is missed and none comes twice."""
+        raise NotImplementedError
 
     def next_cursor(self) -> Cursor | None:
         """The partition that is read next; None: all are live."""
@@ -208,6 +212,33 @@ class History:
             if len(cursor.held) > HELD_MAX:
                 cursor.held = None
 
+
+class History(Reading):
+    """A subscription on its way through the journal."""
+
+    def __init__(self, subscription: Subscription, start: Start, positions: Positions) -> None:
+        """`positions`: how far it had come in an earlier life."""
+        super().__init__(positions)
+        self.subscription = subscription
+        self.start = start
+        self._wanted: dict[str, bool] = {}
+
+    @property
+    def room(self) -> int:
+        """How many records the client can be given now."""
+        session = self.subscription.session
+        connection, outbound = session.connection, session.outbound
+        if connection is None or connection.blocked:
+            return 0
+        if not self.subscription.options & 3:
+            return CHUNK_COUNT_MAX
+        if outbound.queue or outbound.resending:
+            return 0
+        # Not before half of the window is free: else every PUBACK would start a fetch of one
+        # record.
+        window, unacked = connection.window, outbound.unacked
+        return min(CHUNK_COUNT_MAX, window - unacked) if 2 * unacked <= window else 0
+
     def deliver(self, message: Message, now_ms: int) -> bool:
         """Whether the subscription has it so."""
         subscription, name = self.subscription, message.topic
@@ -233,6 +264,20 @@ class History:
         )
         return True
 
+    def touch(self) -> None:
+        """How far it has come is kept with its session."""
+        self.subscription.session.touch()
+
+    def arrived(self, hub: ReplayHub, now_ms: int) -> None:
+        """It is a subscription like any other."""
+        session = self.subscription.session
+        self.touch()
+        for text, one in histories_of(session).items():
+            if one is self:
+                end(hub, session, text)
+                hub.index.add(self.subscription)
+                return
+
 
 # -- histories of a hub
 
@@ -240,7 +285,7 @@ class History:
 class Reads(Protocol):
     """Where reads are asked for."""
 
-    reads: list[tuple[History, int]]
+    reads: list[tuple[Reading, int]]
 
 
 class ReplayHub(Protocol):
@@ -249,7 +294,7 @@ class ReplayHub(Protocol):
     bindings: Sequence[Binding]
     positions: Positions
     index: SubscriptionIndex
-    histories: dict[History, None]
+    histories: dict[Reading, None]
     """Replays of connected clients."""
 
     @property
@@ -289,11 +334,11 @@ def _start(hub: ReplayHub, history: History) -> None:
     want(hub, history)
 
 
-def want(hub: ReplayHub, history: History) -> None:
-    """Ask for its next records, if the client has room for them."""
-    if not history.reading and history in hub.histories and history.room:
-        history.reading = True
-        hub.outbox.reads.append((history, history.generation))
+def want(hub: ReplayHub, reading: Reading) -> None:
+    """Ask for its next records, if there is room for them."""
+    if not reading.reading and reading in hub.histories and reading.room:
+        reading.reading = True
+        hub.outbox.reads.append((reading, reading.generation))
 
 
 def pause(hub: ReplayHub, session: Session) -> None:
@@ -315,26 +360,19 @@ def end(hub: ReplayHub, session: Session, text: str) -> bool:
     return True
 
 
-def read_on(hub: ReplayHub, history: History, cursor: Cursor | None, now_ms: int) -> None:
-    """A read has ended: go on, or be a subscription like any other."""
-    history.reading = False
-    session = history.subscription.session
-    session.touch()
+def read_on(hub: ReplayHub, reading: Reading, cursor: Cursor | None, now_ms: int) -> None:
+    """A read has ended: go on, or be done."""
+    reading.reading = False
     if cursor is not None:
-        history.arrive(cursor, hub.positions.get((cursor.topic, cursor.partition), 0), now_ms)
-    if history.next_cursor() is not None:
-        want(hub, history)
+        reading.arrive(cursor, hub.positions.get((cursor.topic, cursor.partition), 0), now_ms)
+    if reading.next_cursor() is None:
+        reading.arrived(hub, now_ms)
         return
-    for text, one in histories_of(session).items():
-        if one is history:
-            end(hub, session, text)
-            # In the turn in which its last cursor became live: no record is committed between, so
-            # none is missed and none comes twice.
-            hub.index.add(history.subscription)
-            return
+    reading.touch()
+    want(hub, reading)
 
 
-def committed(histories: Iterable[History], message: Message, now_ms: int) -> None:
+def committed(readings: Iterable[Reading], message: Message, now_ms: int) -> None:
     """A record became readable."""
-    for history in histories:
-        history.committed(message, now_ms)
+    for reading in list(readings):
+        reading.committed(message, now_ms)

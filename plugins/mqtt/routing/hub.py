@@ -18,7 +18,7 @@ from lakemq.plugins.mqtt.routing import history
 from lakemq.plugins.mqtt.routing.bans import BanRules, Bans
 from lakemq.plugins.mqtt.routing.bindings import Binding, binding_of
 from lakemq.plugins.mqtt.routing.delayed import Delays
-from lakemq.plugins.mqtt.routing.history import History
+from lakemq.plugins.mqtt.routing.history import History, Reading
 from lakemq.plugins.mqtt.routing.outbox import Outbox
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.routing.rewrite import RewriteRule, rewritten
@@ -34,7 +34,7 @@ from lakemq.plugins.mqtt.state.ledger import Ledger
 from lakemq.plugins.mqtt.state.peer import Peer
 from lakemq.plugins.mqtt.state.questions import AuthorizationPending, Question
 from lakemq.plugins.mqtt.state.records import Meta, record_headers
-from lakemq.plugins.mqtt.state.sessions import Positions, Session, Subscription
+from lakemq.plugins.mqtt.state.sessions import Index, Positions, Session, Subscription
 from lakemq.plugins.mqtt.state.slow import SlowClients
 from lakemq.plugins.mqtt.wire.messages import Message, message_of
 from lakemq.plugins.mqtt.wire.packets import RETAIN_AS_PUBLISHED, Publish
@@ -90,10 +90,14 @@ class Hub:
         self.sessions = self.session_table.sessions
         self.connections: set[Peer] = set()
         self.outbox = Outbox()
-        # Subscriptions of connected clients that have not caught up with the journal.
-        self.histories: dict[History, None] = {}
+        # Subscriptions of connected clients, and sessions of other nodes, that have not caught up
+        # with the journal.
+        self.histories: dict[Reading, None] = {}
         self.ledger = Ledger() if durable else None
         """None: sessions and retained messages live in memory alone."""
+        self.ended: dict[str, int] | None = None
+        """Where nodes share sessions: those that have ended and whose home does not know it yet ->
+        the epoch. None: this node keeps its sessions for itself."""
         self.positions: Positions = {}
         """Up to where records of each partition were delivered."""
         self.delivered = 0
@@ -173,12 +177,22 @@ class Hub:
         address = subscription.address
         self.delivery.decisions.note("unsubscribed", session.client_id, address.topic_filter)
         if not history.end(self, session, text):
-            self.index.remove(subscription)
+            self.index_of(session).remove(subscription)
         if (shape := shape_of(address.topic_filter)) is not None:
             self.shapes_held.remove(owner_of(session.principal), shape)
         if text.startswith(EXCLUSIVE):
             self.exclusive.pop(address.topic_filter, None)
         return True
+
+    def index_of(self, session: Session) -> Index:
+        """The index that has the session's subscriptions."""
+        return self.index if session.coming is None else session.coming.index
+
+    def positions_of(self, session: Session) -> Positions:
+        """Up to where the session has got everything."""
+        if session.coming is None:
+            return self.positions
+        return {**self.positions, **session.coming.positions_of(session)}
 
     def has_room_for_filter(self, session: Session, topic_filter: str) -> bool:
         """Whether a filter may get a shape of its own: no user has all shapes that the index can
@@ -193,7 +207,8 @@ class Hub:
     def has_room_for_replay(self, session: Session) -> bool:
         """Whether one more subscription may read history."""
         limit, owner = self.limits.replays_max, owner_of(session.principal)
-        owners = [owner_of(one.subscription.session.principal) for one in self.histories]
+        replays = [one for one in self.histories if isinstance(one, History)]
+        owners = [owner_of(one.subscription.session.principal) for one in replays]
         return len(owners) < limit and owners.count(owner) < self.shares.most(limit, owner)
 
     def note_subscription(self, session: Session, text: str, subscription: Subscription) -> None:
@@ -275,6 +290,8 @@ class Hub:
             return
         # Live, PUBREC may have gone out and PUBREL come: then it is not noted again.
         unreleased = message.place.offset >= session.released.get(message.place[:2], 0)
+        # Another node may have had it stored, and died before it could say so.
+        recovering = recovering or session.epoch > 0
         if unreleased and (recovering or packet_id in session.incoming):
             session.incoming[packet_id] = message.place
 

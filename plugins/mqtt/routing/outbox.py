@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from lakemq.plugins.mqtt.routing.history import History
+from lakemq.plugins.mqtt.routing.history import Reading
 from lakemq.plugins.mqtt.state.appends import NOTHING, Appends, PendingAppend
 from lakemq.plugins.mqtt.state.peer import Peer
 from lakemq.plugins.mqtt.state.questions import Continuation, Question
@@ -31,7 +31,9 @@ class Effects(NamedTuple):
     """Send more of the retained messages that are due to them (`send_retained`)."""
     exchanges: list[Peer]
     """Tell the authentication exchange of these what the client said (`Dialogue.said`)."""
-    reads: list[tuple[History, int]]
+    claims: list[Peer]
+    """Claim the sessions of these at their homes (`connecting.claimed`)."""
+    reads: list[tuple[Reading, int]]
     """Read the next records of these replays, unless their `generation` is another by then."""
     questions: list[tuple[Question, Continuation]]
     """Have the authorizer answer, then call back."""
@@ -42,14 +44,24 @@ class Effects(NamedTuple):
 class Outbox:
     """Collects effects until they are taken. Lists are only ever appended to by the core."""
 
-    __slots__ = ("appends", "exchanges", "loads", "questions", "reads", "retained", "writes")
+    __slots__ = (
+        "appends",
+        "claims",
+        "exchanges",
+        "loads",
+        "questions",
+        "reads",
+        "retained",
+        "writes",
+    )
 
     def __init__(self) -> None:
         self.appends = Appends()
         self.loads: list[Session] = []
         self.retained: list[Peer] = []
         self.exchanges: list[Peer] = []
-        self.reads: list[tuple[History, int]] = []
+        self.claims: list[Peer] = []
+        self.reads: list[tuple[Reading, int]] = []
         self.questions: list[tuple[Question, Continuation]] = []
         self.writes: list[Peer] = []
 
@@ -64,6 +76,7 @@ class Outbox:
             or self.loads
             or self.retained
             or self.exchanges
+            or self.claims
             or self.reads
             or self.questions
         )
@@ -86,10 +99,11 @@ class Outbox:
             self.loads,
             self.retained,
             self.exchanges,
+            self.claims,
             self.reads,
             self.questions,
             self.writes,
         )
-        self.loads, self.retained, self.exchanges = [], [], []
+        self.loads, self.retained, self.exchanges, self.claims = [], [], [], []
         self.reads, self.questions, self.writes = [], [], []
         return effects

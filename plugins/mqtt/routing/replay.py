@@ -15,7 +15,7 @@ from lakemq.plugins.mqtt.routing.history import History
 from lakemq.plugins.mqtt.routing.shared import Group
 from lakemq.plugins.mqtt.routing.subscriptions import Target
 from lakemq.plugins.mqtt.state.records import Meta
-from lakemq.plugins.mqtt.state.sessions import Beside, Positions, Session, Subscription
+from lakemq.plugins.mqtt.state.sessions import Beside, Index, Positions, Session, Subscription
 from lakemq.plugins.mqtt.state.snapshots import SessionState
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 from lakemq.plugins.mqtt.wire.reasons import MqttError
@@ -43,17 +43,10 @@ class Replay:
 
     def restore(self, state: SessionState) -> None:
         """Have a session as it was kept, but for subscriptions that are none (any more)."""
-        addresses: dict[str, Address] = {}
-        for text, _, _ in state.subscriptions:
-            try:
-                addresses[text] = self._hub.address(text)
-            except MqttError as error:
-                self.left_out.append((state.client_id, f"subscription to {text:.100}: {error}"))
-        session = _restored(self._hub, state, addresses)
+        session = restored(self._hub, state, self._hub.index, self.left_out)
         self._positions[session] = state.positions
         if state.cut:
-            kept = [*state.queue, *(one for _, one in state.inflight)]
-            self._there[session] = {one.place for one in kept if one.place is not None}
+            self._there[session] = held_places(state)
 
     def start_of(self, topic: str, partition: int, high_watermark: int) -> int:
         """First offset of a partition that is needed again."""
@@ -119,8 +112,23 @@ def _place(message: Message) -> Place:
     return message.place
 
 
-def _restored(hub: Hub, state: SessionState, addresses: dict[str, Address]) -> Session:
-    """The session in the hub, as it was kept."""
+def held_places(state: SessionState) -> set[Place]:
+    """Where the messages lie that a session holds."""
+    kept = [*state.queue, *(one for _, one in state.inflight)]
+    return {one.place for one in kept if one.place is not None}
+
+
+def restored(
+    hub: Hub, state: SessionState, index: Index, left_out: list[tuple[str, str]]
+) -> Session:
+    """The session in the hub, as it was kept, its subscriptions in `index`, but for those that are
+    none (any more), which are put into `left_out` with its client id."""
+    addresses: dict[str, Address] = {}
+    for text, _, _ in state.subscriptions:
+        try:
+            addresses[text] = hub.address(text)
+        except MqttError as error:
+            left_out.append((state.client_id, f"subscription to {text:.100}: {error}"))
     topics = {binding.topic for binding in hub.bindings}
     principal = hub.same_principal(state.principal)
     session = Session(state.client_id, principal, hub.delivery, hub.ledger, state.incarnation)
@@ -142,7 +150,7 @@ def _restored(hub: Hub, state: SessionState, addresses: dict[str, Address]) -> S
             bound = {key: offset for key, offset in positions.items() if key[0] in topics}
             histories[text] = History(subscription, start, bound)
             continue
-        hub.index.add(subscription)
+        index.add(subscription)
         if text.startswith(EXCLUSIVE):
             hub.exclusive[subscription.address.topic_filter] = session
     session.histories = dict(histories) or None

@@ -32,12 +32,13 @@ from lakemq.plugins.mqtt.feeds.arrivals import Arrivals
 from lakemq.plugins.mqtt.feeds.cluster_feeds import ClusterFeeds
 from lakemq.plugins.mqtt.feeds.history_reader import HistoryReader
 from lakemq.plugins.mqtt.feeds.reading import Salvage
+from lakemq.plugins.mqtt.homes.service import SharedSessions
 from lakemq.plugins.mqtt.ops.draining import Draining
 from lakemq.plugins.mqtt.ops.system_topics import publish_system_topics
 from lakemq.plugins.mqtt.routing.bans import Bans
 from lakemq.plugins.mqtt.routing.delayed import Delays
 from lakemq.plugins.mqtt.routing.delaying import release_due
-from lakemq.plugins.mqtt.routing.history import History
+from lakemq.plugins.mqtt.routing.history import Reading
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.server.logins import Logins
@@ -103,6 +104,7 @@ class MqttEngine:
 
     def __init__(self, settings: MqttSettings, broker: Broker) -> None:
         self.settings, self.broker = settings, broker
+        self._clock_base_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
         self.hub = Hub(
             bindings=[binding.binding() for binding in settings.bindings],
             authorize=broker.authorize,
@@ -134,10 +136,13 @@ class MqttEngine:
         self._history = HistoryReader(
             self.hub, broker, self._reader, self.arrivals.belongs, self.now_ms, salvage
         )
+        self.shared = SharedSessions(self.hub, broker, self._begin, self.after, self.now_ms)
+        self.journal.save_shared = self.shared.save
+        self.journal.shared_writes = self.shared.owner.writing
+        self.shared.owner.on_kept = self.journal.forget_sessions
         self.draining = Draining(self.hub, broker)
         self._logins = Logins(broker, self.now_ms)
         self._users = self._last_checkpoint_ms = self._last_system_ms = 0
-        self._clock_base_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
         self.loop: asyncio.AbstractEventLoop
         self.on_tick: list[Callable[[], None]] = []
         """Called about once a second."""
@@ -204,6 +209,7 @@ class MqttEngine:
         self._taps += feeds.start()
         if self.settings.durable:
             await self.journal.recover()
+            await self.shared.start()
         # Not before: what was restored was not decided now.
         self.hub.delivery.decisions = Decisions(self.settings.decisions_max, self.now_ms)
         self.hub.rights.why = self._why
@@ -243,6 +249,7 @@ class MqttEngine:
         await self._settle()
         await self.journal.keep_everything(self.after, CLOSE_LINGER_S)
         await self.journal.stop()
+        await self.shared.stop()
         for remove in self._taps:
             remove()
         self._taps.clear()
@@ -325,8 +332,8 @@ class MqttEngine:
         """Perform what the core wants done."""
         # Appends go first: the disk works while the rest is done. Writes go last, with what the
         # others have added.
-        appends, loads, retained, exchanges, reads, questions, writes = self.hub.outbox.take(
-            self._gathering.enough
+        appends, loads, retained, exchanges, claims, reads, questions, writes = (
+            self.hub.outbox.take(self._gathering.enough)
         )
         if appends:
             self.broker.publish_bound([self._append(one) for one in appends])
@@ -340,6 +347,9 @@ class MqttEngine:
         for peer in exchanges:
             if (link := self.links.get(peer)) is not None:
                 self._begin(self._step(link.connection))
+        if claims:
+            links = [self.links[peer] for peer in claims if peer in self.links]
+            self.shared.claim([link.connection for link in links])
         for history, generation in reads:
             self._begin(self._read(history, generation))
         for question, then in questions:
@@ -410,6 +420,8 @@ class MqttEngine:
         now_ms = self.now_ms()
         self.hub.tick(now_ms)
         self._release_due()
+        if self.settings.durable:
+            self.shared.tick()
         if self.draining.due():
             self._begin(self.draining.look())
         self.draining.send_away(now_ms)
@@ -477,6 +489,6 @@ class MqttEngine:
         await self.journal.load(session)
         self.after()
 
-    async def _read(self, history: History, generation: int) -> None:
+    async def _read(self, history: Reading, generation: int) -> None:
         await self._history.read(history, generation)
         self.after()

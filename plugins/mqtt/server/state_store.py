@@ -7,14 +7,22 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
 
-from lakemq.broker_core.api.errors import LakeMQError, NotLeader, UnknownPartition, UnknownTopic
+from lakemq.broker_core.api.errors import (
+    LakeMQError,
+    OffsetOutOfRange,
+    UnknownPartition,
+    UnknownTopic,
+)
+from lakemq.broker_core.api.partition_ports import PartitionReader
 from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.records.batch import split
 from lakemq.broker_core.api.records.reader import committed_batches
 from lakemq.broker_core.api.state.state_topic import StateRecord, StateTopic
-from lakemq.broker_core.api.types import AppendResult
+from lakemq.broker_core.api.types import CommittedBatch, Offset
 from lakemq.plugins.mqtt.feeds.reading import Salvage
 from lakemq.plugins.mqtt.routing.bans import Ban
 from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
@@ -23,6 +31,7 @@ from lakemq.plugins.mqtt.routing.replay import Replay
 from lakemq.plugins.mqtt.server.ban_log import BanLog
 from lakemq.plugins.mqtt.server.delay_log import DelayLog
 from lakemq.plugins.mqtt.state.delivery import Delivery
+from lakemq.plugins.mqtt.state.ledger import Writing
 from lakemq.plugins.mqtt.state.records import RecordReader
 from lakemq.plugins.mqtt.state.sessions import Positions, Session
 from lakemq.plugins.mqtt.state.snapshots import (
@@ -43,6 +52,8 @@ RETAINED: Final = "__mqtt_retained"
 _POSITIONS_KEY: Final = b""
 """Key of the record in `RETAINED` that tells up to where it is complete."""
 _LOADS_AT_ONCE: Final = 64
+_LOAD_BYTES: Final = 64 * 1024
+_COMMIT_WAIT_MS: Final = 100
 
 
 class MqttJournal:
@@ -68,6 +79,12 @@ class MqttJournal:
         self._checkpoint_records = checkpoint_records
         self._retained_written_at = 0
         self._retained_writing = False
+        self.save_shared: Callable[[Writing], None]
+        """Has homes keep sessions, where nodes share them."""
+        self.shared_writes: AbstractSet[asyncio.Future[None]] = frozenset()
+        """Those that have not ended."""
+        self._own: set[str] = set()
+        """Client ids of sessions of which this node has a record of its own."""
         self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._salvage = Salvage(hub.counters)
         self._topics = [
@@ -79,9 +96,10 @@ class MqttJournal:
         self.delays = DelayLog(hub, delayed, now_ms, self._salvage)
 
     @property
-    def writing(self) -> set[asyncio.Future[AppendResult]]:
+    def writing(self) -> set[asyncio.Future[Any]]:
         """Appends that have not ended."""
-        return {future for topic in self._topics for future in topic.writing}
+        own = (future for topic in self._topics for future in topic.writing)
+        return {*own, *self.shared_writes}
 
     # -- recovery
 
@@ -92,6 +110,7 @@ class MqttJournal:
         for topic in self._topics:
             await topic.ensure()
         sessions = await self._sessions.load()
+        self._own.update(key.decode(errors="replace") for key in sessions)
         retained_from = await self._read_retained()
         hub = self._hub
         replay = Replay(hub, (), retained_from)
@@ -116,6 +135,15 @@ class MqttJournal:
                 hub.positions[name, partition] = end
         replay.finish(self._now_ms())
         self.delays.begin()
+
+    def forget_sessions(self, client_ids: Iterable[str]) -> None:
+        """Their homes keep them, or they are other nodes': what this node kept of them for itself,
+        before nodes shared sessions, counts no more."""
+        gone = self._own.intersection(client_ids)
+        if gone:
+            self._own -= gone
+            entries: dict[bytes, bytes | None] = {one.encode(): None for one in gone}
+            self._sessions.write_all(entries, lambda error: self._own.update(gone if error else ()))
 
     async def _read_retained(self) -> Positions:
         newest = await self._retained.load()
@@ -158,6 +186,9 @@ class MqttJournal:
             return
         # `begin` and the reading of all state lie in one turn of the loop: what changes later makes
         # the session urgent or lazy again.
+        if hub.ended is not None:
+            self.save_shared(hub.ledger.begin())
+            return
         writing = hub.ledger.begin()
         entries: dict[bytes, bytes | None] = {}
         alive: set[str] = set()
@@ -165,7 +196,8 @@ class MqttJournal:
             session = hub.sessions.get(client_id)
             if session is not None and session.durable:
                 alive.add(client_id)
-                entries[client_id.encode()] = session_bytes(session, hub.positions)
+                self._own.add(client_id)
+                entries[client_id.encode()] = session_bytes(session, hub.positions_of(session))
             else:
                 entries[client_id.encode()] = None
         self._sessions.write_all(entries, functools.partial(self._sessions_written, alive, after))
@@ -271,28 +303,38 @@ class MqttJournal:
         for (topic, partition), offsets in logs.items():
             waiting = sorted(offsets, reverse=True)
             try:
-                source = self._broker.partition(topic, partition)
+                source = self._broker.reader(topic, partition)
+                while waiting:
+                    messages, behind = await self._fetch_some(source, topic, partition, waiting[-1])
+                    found.update((place, one) for place, one in messages if place.offset in offsets)
+                    while waiting and waiting[-1] < behind:
+                        waiting.pop()
             except (UnknownTopic, UnknownPartition):
                 continue  # it was deleted
-            except NotLeader as error:  # to wait for it would keep the client from the rest
-                log.error("%d queued messages are dropped: %s", len(offsets), error)
-                continue
-            end = source.high_watermark
-            while waiting:
-                # A batch is read for one record, so all that are wanted of it are taken. An offset
-                # that is gone counts as reached, or this loop would not end.
-                reached = waiting[-1]
-                async for batch in committed_batches(
-                    source, topic, partition, waiting[-1], min(end, waiting[-1] + 1)
-                ):
-                    for message, _ in self._salvage.messages(self._reader, batch):
-                        assert message.place is not None
-                        reached = max(reached, message.place.offset)
-                        if message.place.offset in offsets:
-                            found[message.place] = message
-                while waiting and waiting[-1] <= reached:
-                    waiting.pop()
         return found
+
+    async def _fetch_some(
+        self, source: PartitionReader, topic: str, partition: int, offset: int
+    ) -> tuple[list[tuple[Place, Message]], int]:
+        """Messages from an offset on, by place, and the offset behind them: what was deleted or
+        compacted away counts as read."""
+        try:
+            got = await source.fetch(Offset(offset), bytes_max=_LOAD_BYTES, wait_ms=_COMMIT_WAIT_MS)
+        except OffsetOutOfRange:
+            start, end = await source.bounds()
+            if offset < start or offset >= end:
+                return [], max(start, offset + 1)
+            # Another node had delivered it before this one's replica knew that it is committed.
+            await asyncio.sleep(_COMMIT_WAIT_MS / 1000)
+            return [], offset
+        messages = []
+        for position, header in split(got.data):
+            data = got.data[position : position + header.total_bytes]
+            batch = CommittedBatch(topic, partition, Offset(header.base_offset), data)
+            for message, _ in self._salvage.messages(self._reader, batch):
+                assert message.place is not None
+                messages.append((message.place, message))
+        return messages, max(offset + 1, got.next_offset)
 
 
 def value_of(record: StateRecord) -> bytes:

@@ -17,7 +17,7 @@ from lakemq.plugins.mqtt.state.sessions import FOR_EVER_S
 from lakemq.plugins.mqtt.state.states import NEVER_MS, State
 from lakemq.plugins.mqtt.wire.aliases import SentAliases
 from lakemq.plugins.mqtt.wire.packets import V5, V31, Connack, Connect, Properties
-from lakemq.plugins.mqtt.wire.reasons import ProtocolError, Reason
+from lakemq.plugins.mqtt.wire.reasons import MqttError, ProtocolError, Reason
 from lakemq.plugins.mqtt.wire.topics import check_topic_name
 
 _KEEP_ALIVE_GRACE: Final = 1.5
@@ -87,15 +87,50 @@ def welcome(connection: Connection, principal: Principal, now_ms: int) -> None:
     # end one.
     if not hub.session_table.has_room(connection.client_id, principal):
         raise ProtocolError("too many sessions", Reason.QUOTA_EXCEEDED)
+    connection.principal = principal
+    connection.blocked = True  # nothing is sent before CONNACK
+    if hub.ended is not None:
+        hub.outbox.claims.append(connection)
+        return
     if hub.session_table.is_anothers(connection.client_id, principal):
         hub.counters.connections_refused += 1
         text = "the session of this client identifier is another user's"
         raise ProtocolError(text, Reason.NOT_AUTHORIZED)
-    connection.principal = principal
-    connection.blocked = True  # nothing is sent before CONNACK
+    _open(connection, packet, now_ms)
+
+
+def claimed(connection: Connection, epoch: int, kept: bool, now_ms: int) -> None:
+    """This node owns the client's session, in that epoch, and the hub has it, if there is one.
+    `kept`: its home has a record of one."""
+    packet = connection.connect
+    if connection.ended or packet is None:
+        return
+    try:
+        _open(connection, packet, now_ms, epoch=epoch, kept=kept)
+    except MqttError as error:
+        connection.close(error.reason, str(error), now_ms)
+
+
+def claim_refused(connection: Connection, reason: Reason, text: str, now_ms: int) -> None:
+    """This node does not get the client's session."""
+    if not connection.ended:
+        connection.close(reason, text, now_ms)
+
+
+def _open(
+    connection: Connection, packet: Connect, now_ms: int, *, epoch: int = 0, kept: bool = False
+) -> None:
+    """Open the client's session, and answer once that is kept."""
+    hub = connection.hub
     session, present, kept_before = hub.session_table.open(
-        connection, connection.client_id, principal, now_ms, clean_start=packet.clean_start
+        connection,
+        connection.client_id,
+        connection.principal,
+        now_ms,
+        clean_start=packet.clean_start,
+        epoch=epoch,
     )
+    kept_before = kept_before or kept
     connection.session = session
     if present:
         # Its subscriptions were made under earlier rules, or as a principal with other rights.

@@ -109,9 +109,10 @@ def _add(
     if start is not None:
         _replay(hub, text, subscription, before, start)
         return wanted.qos, subscription, False
+    index = hub.index_of(session)
     if isinstance(before, Beside):
-        hub.index.remove(before)
-    hub.index.add(subscription)
+        index.remove(before)
+    index.add(subscription)
     if text.startswith(EXCLUSIVE):
         hub.exclusive[address.topic_filter] = session
     # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; a shared subscription gets none (4.8.2).
@@ -138,8 +139,9 @@ def _replay(
     if text in histories:
         histories[text].subscription = subscription
     elif before is not None:
-        hub.index.remove(before)
-        hub.index.add(subscription)
+        index = hub.index_of(subscription.session)
+        index.remove(before)
+        index.add(subscription)
     else:
         history.begin(hub, text, History(subscription, start, {}))
 

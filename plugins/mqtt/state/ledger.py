@@ -9,7 +9,7 @@ way, the next one gathers, so their number follows the disk, not the clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from lakemq.plugins.mqtt.state.peer import Peer
@@ -27,10 +27,11 @@ class Waiting(NamedTuple):
 
 
 class Writing(NamedTuple):
-    """One append under way."""
+    """One write under way."""
 
     client_ids: tuple[str, ...]
-    waiting: tuple[Waiting, ...]
+    waiting: dict[str, list[Waiting]]
+    """By client id."""
 
 
 class Ledger:
@@ -77,35 +78,51 @@ class Ledger:
 
     def begin(self) -> Writing:
         """Take all urgent sessions; their state of this moment is what the caller writes."""
-        waiting = tuple(each for group in self.urgent.values() for each in group)
-        self.writing = Writing(tuple(self.urgent), waiting)
+        self.writing = Writing(tuple(self.urgent), self.urgent)
         self.lazy.difference_update(self.urgent)
         self.urgent = {}
         return self.writing
 
-    def done(self, alive: set[str], delivered: int, now_ms: int) -> None:
-        """The append is durable. `alive`: clients whose session was written, not removed."""
+    def done(
+        self, alive: set[str], delivered: int, now_ms: int, failed: Collection[str] = ()
+    ) -> list[Peer]:
+        """The write is durable, but for sessions that `failed`, as in `Ledger.failed`. `alive`:
+        clients whose session was written, not removed."""
         # Ended before the actions run: they may ask for the next append.
         writing = self._end()
-        self.written += len(writing.client_ids)
-        for client_id in writing.client_ids:
+        unanswered = self._again(writing, failed)
+        written = [each for each in writing.client_ids if each not in failed]
+        self.written += len(written)
+        for client_id in written:
             # Taken out and put in again, so that the oldest stay first: `checkpoint` stops at the
             # first one that is young enough.
             self.ages.pop(client_id, None)
             if client_id in alive:
                 self.ages[client_id] = delivered
-        for waiting in writing.waiting:
-            if waiting.connection is None or not waiting.connection.ended:
-                waiting.action(now_ms)
+        for client_id in written:
+            for waiting in writing.waiting[client_id]:
+                if waiting.connection is None or not waiting.connection.ended:
+                    waiting.action(now_ms)
+        return unanswered
 
     def failed(self) -> list[Peer]:
         """The append failed: the sessions are written later; returns the connections that cannot
         be answered."""
         writing = self._end()
+        return self._again(writing, writing.client_ids)
+
+    def forget(self, client_id: str) -> None:
+        """The session is another node's."""
+        self.urgent.pop(client_id, None)
+        self.lazy.discard(client_id)
+        self.ages.pop(client_id, None)
+
+    def _again(self, writing: Writing, failed: Collection[str]) -> list[Peer]:
         # Not urgent, which would try again at once and in a loop: storage that failed gets until
         # the next checkpoint.
-        self.lazy.update(writing.client_ids)
-        return [each.connection for each in writing.waiting if each.connection is not None]
+        self.lazy.update(failed)
+        waiting = (each for client_id in failed for each in writing.waiting[client_id])
+        return [each.connection for each in waiting if each.connection is not None]
 
     def _end(self) -> Writing:
         writing, self.writing = self.writing, None

@@ -44,6 +44,27 @@ class Replay(Protocol):
         """Offset of the next record to look at, by topic and partition."""
 
 
+class Index(Protocol):
+    """Where subscriptions are found by topic names."""
+
+    def add(self, subscription: Subscription) -> None:
+        """Add or, for the same session and address, replace."""
+
+    def remove(self, subscription: Subscription) -> None:
+        """Remove what `add` put in."""
+
+
+class Coming(Protocol):
+    """The way of a session that came from another node to where this node is."""
+
+    @property
+    def index(self) -> Index:
+        """Has its subscriptions until then."""
+
+    def positions_of(self, session: Session) -> Positions:
+        """Up to where it has got everything by now."""
+
+
 def _nothing(session: Session) -> None:
     """A callback that does nothing."""
 
@@ -83,8 +104,10 @@ class Session:
 
     __slots__ = (
         "client_id",
+        "coming",
         "connection",
         "ends_ms",
+        "epoch",
         "expiry_s",
         "histories",
         "incarnation",
@@ -114,6 +137,10 @@ class Session:
         """None: sessions live in memory alone."""
         self.incarnation = incarnation
         """Tells this session from others that the client id had or will have."""
+        self.epoch = 0
+        """In which this node owns it, where nodes share sessions; 0: they do not."""
+        self.coming: Coming | None = None
+        """None: it is where the node is."""
         self.expiry_s = 0
         self.connection: Peer | None = None
         self.subscriptions: dict[str, Subscription] = {}
@@ -139,8 +166,10 @@ class Session:
 
     @property
     def durable(self) -> bool:
-        """Whether the session is kept beyond the process."""
-        return self.ledger is not None and self.expiry_s > 0
+        """Whether the session is kept beyond the process: where nodes share sessions, others
+        publish the will of one that ends with its connection."""
+        kept = self.expiry_s > 0 or (self.epoch > 0 and self.will is not None)
+        return self.ledger is not None and kept
 
     def keep(self, connection: Peer | None, action: Action, now_ms: int) -> None:
         """Do `action` once the session as it is now is kept; at once if it is not durable."""

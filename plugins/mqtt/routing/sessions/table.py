@@ -33,6 +33,7 @@ class SessionHub(ReplayHub, WillHub, Protocol):
     limits: Limits
     delivery: DeliveryLimits
     ledger: Ledger | None
+    ended: dict[str, int] | None
     strategy: Strategy
     shares: UserShares
 
@@ -95,10 +96,13 @@ class SessionTable:
         now_ms: int,
         *,
         clean_start: bool,
+        epoch: int = 0,
     ) -> tuple[Session, bool, bool]:
         """The session for a connection, whether it existed, and whether one was kept under that
         client id. A session belongs to the principal that began it; another one gets a new one,
-        where it gets one at all (`is_anothers`)."""
+        where it gets one at all (`is_anothers`). `epoch`: in which this node owns it."""
+        if self._hub.ended is not None:
+            self._hub.ended.pop(client_id, None)
         session = self.sessions.get(client_id)
         kept_before = session is not None and session.durable
         if session is not None and session.connection is not None:  # [MQTT-3.1.4-3]
@@ -124,6 +128,7 @@ class SessionTable:
         # back before the will's delay is over: it is not published [MQTT-3.1.3-9]
         session.will = session.will_due_ms = session.ends_ms = None
         session.connection = connection
+        session.epoch = epoch
         return session, present, kept_before
 
     def is_anothers(self, client_id: str, principal: Principal) -> bool:
@@ -158,16 +163,19 @@ class SessionTable:
         history.pause(self._hub, session)
         session.outbound.leave()
         session.touch()
-        self._schedule(session)
+        self.schedule(session)
 
     def end(self, session: Session, now_ms: int) -> None:
         """Forget a session: its will is published [MQTT-3.1.2-8], its shared work handed on."""
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
             self.held.add(owner_of(session.principal), -1)
-        if self._hub.ledger is not None and session.client_id in self._hub.ledger.ages:
+        ledger, ended = self._hub.ledger, self._hub.ended
+        if ended is not None:
+            ended[session.client_id] = session.epoch
+        if ledger is not None and (ended is not None or session.client_id in ledger.ages):
             # Its record becomes a tombstone.
-            self._hub.ledger.schedule_write(session.client_id)
+            ledger.schedule_write(session.client_id)
         self.publish_will(session, now_ms)
         shared = any(one.address.group for one in session.subscriptions.values())
         for text in list(session.subscriptions):
@@ -201,13 +209,24 @@ class SessionTable:
                 )
                 chosen.session.outbound.offer(given, chosen.session.connection, now_ms)
 
+    def drop(self, session: Session) -> None:
+        """The session goes on at another node: here it was never there."""
+        session.will = session.will_due_ms = None
+        if self.sessions.get(session.client_id) is session:
+            del self.sessions[session.client_id]
+            self.held.add(owner_of(session.principal), -1)
+        for text in list(session.subscriptions):
+            self._hub.unsubscribe(session, text)
+        if self._hub.ledger is not None:
+            self._hub.ledger.forget(session.client_id)
+
     def resettle(self, session: Session, now_ms: int) -> None:
         """After a restart: the session's connection, if it had one, is gone since now."""
         if session.ends_ms is None and session.will_due_ms is None:
             self.leave(session, now_ms, with_will=True)
         else:
             session.outbound.leave()
-            self._schedule(session)
+            self.schedule(session)
 
     def publish_will(self, session: Session, now_ms: int) -> None:
         """Publish a session's will, once [MQTT-3.1.2-8]."""
@@ -217,7 +236,8 @@ class SessionTable:
         session.touch()
         publish_will(self._hub, will, session.client_id, session.principal, now_ms)
 
-    def _schedule(self, session: Session) -> None:
+    def schedule(self, session: Session) -> None:
+        """Look at a session whose client is away when something of it is due."""
         due_ms = session.due_ms()
         if due_ms is not None:
             self._timer_count += 1
@@ -238,4 +258,4 @@ class SessionTable:
                 self._hub.counters.sessions_expired += 1
                 self.end(session, now_ms)
             else:
-                self._schedule(session)
+                self.schedule(session)

@@ -1,0 +1,158 @@
+"""Sessions that came from another node get what was committed meanwhile. No IO.
+
+A session that was handed over, or was kept by its home, has got everything up to its positions.
+From there to where this node is the journal is read, once for all sessions that came together, and
+matched against their subscriptions alone. Like a replay (`routing.history`) it has a cursor for
+each partition; when all are where the node is, the subscriptions enter the index, in the same turn:
+no record is missed, and none comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from lakemq.plugins.mqtt.routing.history import (
+    CHUNK_COUNT_MAX,
+    Reading,
+    ReplayHub,
+    histories_of,
+    want,
+)
+from lakemq.plugins.mqtt.routing.hub import Hub
+from lakemq.plugins.mqtt.routing.shared import Group
+from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex, Target
+from lakemq.plugins.mqtt.state.records import Meta
+from lakemq.plugins.mqtt.state.sessions import Positions, Session
+from lakemq.plugins.mqtt.wire.messages import Message, Place
+
+
+@dataclass(slots=True)
+class Coming:
+    """A session that came, as it was kept."""
+
+    session: Session
+    positions: Positions
+    there: set[Place] = field(default_factory=set)
+    """What it holds that lies behind its positions."""
+
+
+class CatchUp(Reading):
+    """Some sessions on their way to where the node is. `index` has their subscriptions."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        index: SubscriptionIndex,
+        coming: Sequence[Coming],
+        done: Callable[[int], None],
+    ) -> None:
+        """`done(now_ms)` is called when they are where the node is."""
+        self._hub = hub
+        self._index = index
+        self._coming = {one.session: one for one in coming}
+        self._done = done
+        self._fresh = False
+        """Whether a record is dealt with that has just been committed."""
+        self._ahead: Positions = {}
+        """Where a session was that came from a node that was further than this one."""
+        starts: Positions = {}
+        for key, end in hub.positions.items():
+            known = [_start(one.positions, key, end) for one in coming]
+            starts[key] = min(known, default=end)
+            if max(known, default=end) > end:
+                self._ahead[key] = max(known)
+        super().__init__(starts)
+
+    def begin(self) -> None:
+        """Ask for the first records."""
+        self._hub.histories[self] = None
+        for session in self._coming:
+            session.coming = self
+        want(self._hub, self)
+
+    @property
+    def room(self) -> int:
+        """What waits for a session is bounded by its queue."""
+        return CHUNK_COUNT_MAX
+
+    def committed(self, message: Message, now_ms: int) -> None:
+        """A record became readable."""
+        self._fresh = True
+        super().committed(message, now_ms)
+        self._fresh = False
+        place = message.place
+        assert place is not None
+        if self._ahead and place.offset + 1 >= self._ahead.get(place[:2], 1 << 62):
+            del self._ahead[place[:2]]
+            want(self._hub, self)
+
+    def note(self, message: Message, meta: Meta) -> None:
+        """A QoS 2 publish of one of them is in the journal, perhaps."""
+        session = self._hub.sessions.get(message.origin or "")
+        if session is not None and self._wants(session, message):
+            self._hub.note_stored(message, meta, recovering=True)
+
+    def _wants(self, session: Session, message: Message) -> bool:
+        """Whether the session had not got the record when it was kept, and is still here."""
+        one, place = self._coming.get(session), message.place
+        if one is None or place is None or self._hub.sessions.get(session.client_id) is not session:
+            return False
+        return place.offset >= one.positions.get(place[:2], 0) and place not in one.there
+
+    def deliver(self, message: Message, now_ms: int) -> bool:
+        """Deliver to those of the sessions that want it."""
+        match = self._index.match(message.topic)
+        for target in match.targets:
+            self._deliver(target, message, now_ms)
+        for group in match.groups:
+            self._deliver_shared(group, message, now_ms)
+        return bool(match.targets or match.groups)
+
+    def _deliver(self, target: Target, message: Message, now_ms: int) -> None:
+        # QoS 0 is not kept for those who are away.
+        if (self._fresh or (message.qos and target.qos)) and self._wants(target.session, message):
+            self._hub.deliver(target, message, now_ms)
+
+    def _deliver_shared(self, group: Group, message: Message, now_ms: int) -> None:
+        members = [one for one in group.members if self._wants(one.session, message)]
+        # Other members here got it when it came.
+        others = (one.name for one in self._hub.index.match(message.topic).groups)
+        if message.qos and members and group.name not in others:
+            self._hub.deliver_shared(group, message, now_ms, members)
+
+    def arrived(self, hub: ReplayHub, now_ms: int) -> None:
+        """The sessions are like any others."""
+        if self._ahead:
+            return  # until this node is where they were
+        self._hub.histories.pop(self, None)
+        for session in self._coming:
+            session.coming = None
+            if self._hub.sessions.get(session.client_id) is not session:
+                continue  # it has ended, or went on to another node
+            replays = histories_of(session)
+            for text, subscription in session.subscriptions.items():
+                if text not in replays:
+                    self._hub.index.add(subscription)
+            session.touch()
+        self._done(now_ms)
+
+    # -- while it lasts
+
+    @property
+    def index(self) -> SubscriptionIndex:
+        """Has the subscriptions of its sessions."""
+        return self._index
+
+    def positions_of(self, session: Session) -> Positions:
+        """Up to where one of its sessions has got everything by now."""
+        started = self._coming[session].positions
+        return {key: max(started.get(key, 0), offset) for key, offset in self.positions.items()}
+
+
+def _start(positions: Positions, key: tuple[str, int], end: int) -> int:
+    """Where a session goes on that was at `positions`; a topic that is bound since then has no
+    history for it."""
+    if key in positions:
+        return positions[key]
+    return 0 if any(topic == key[0] for topic, _ in positions) else end

@@ -1,0 +1,158 @@
+"""How sessions leave a hub and come to one. No IO."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from lakemq.broker_core.api.limits.user_shares import owner_of
+from lakemq.plugins.mqtt.homes.catching_up import CatchUp, Coming
+from lakemq.plugins.mqtt.homes.frames import Asked, Saved
+from lakemq.plugins.mqtt.homes.table import Owned
+from lakemq.plugins.mqtt.routing.hub import Hub
+from lakemq.plugins.mqtt.routing.replay import held_places, restored
+from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
+from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.snapshots import SessionState, session_bytes
+from lakemq.plugins.mqtt.wire.reasons import Reason
+
+PAGE_ROWS = 2048
+"""About how many sessions a page of `owned` has."""
+_ELSEWHERE = "the client connected elsewhere"
+
+
+class Arriving(NamedTuple):
+    """A session that this node was granted."""
+
+    state: SessionState
+    epoch: int
+    unclean: bool
+    """Its owner is gone, or did not answer: what was connected then lost its connection."""
+    ends: bool
+    """It ends at once, since the client wants a clean start: only its will is of interest."""
+
+
+def part(hub: Hub, asked: Asked, now_ms: int) -> Session | None:
+    """The client connected at another node: end its connection here. The session that is to be
+    handed over, if it outlives that."""
+    session = hub.sessions.get(asked.client_id)
+    if session is None or session.epoch > asked.epoch:
+        return None
+    if session.connection is not None:
+        session.connection.close(Reason.SESSION_TAKEN_OVER, _ELSEWHERE, now_ms)
+    if hub.sessions.get(asked.client_id) is not session:
+        return None
+    if asked.ends:
+        hub.session_table.end(session, now_ms)
+        return None
+    return session
+
+
+def is_settled(session: Session) -> bool:
+    """Whether no QoS 2 publish of the session is being stored: where it lies is part of what is
+    handed over."""
+    return None not in session.incoming.values()
+
+
+def hand_over(hub: Hub, asked: Asked, session: Session | None) -> bytes | None:
+    """The state of a session that this node has let go of; empty: it has ended here; None: this
+    node never had it, so it is as its home has kept it."""
+    if session is None or hub.sessions.get(asked.client_id) is not session:
+        ended = hub.ended or {}
+        if asked.client_id not in ended:
+            return None
+        del ended[asked.client_id]
+        if hub.ledger is not None:
+            hub.ledger.forget(asked.client_id)
+        return b""
+    state = session_bytes(session, hub.positions_of(session))
+    hub.session_table.drop(session)
+    return state
+
+
+def lose(hub: Hub, session: Session, now_ms: int) -> None:
+    """Another node owns the session, as its home says: this one has nothing to hand over."""
+    connection, session.will = session.connection, None
+    hub.session_table.drop(session)
+    if connection is not None:
+        session.connection = None
+        connection.close(Reason.SESSION_TAKEN_OVER, _ELSEWHERE, now_ms)
+
+
+def take_over(
+    hub: Hub,
+    arriving: Sequence[Arriving],
+    done: Callable[[int], None],
+    now_ms: int,
+) -> list[tuple[str, str]]:
+    """Have sessions that this node was granted; `done` is called when they have got everything that
+    was committed. Returns what of them was left out: client id, and why."""
+    left_out: list[tuple[str, str]] = []
+    index, coming, ends = SubscriptionIndex(), [], []
+    for one in arriving:
+        into = hub.index if one.ends else index
+        session = restored(hub, one.state, into, left_out)
+        session.epoch = one.epoch
+        if one.ends:
+            ends.append(session)
+            continue
+        there = held_places(one.state) if one.state.cut else set()
+        coming.append(Coming(session, one.state.positions, there))
+    catch_up = CatchUp(hub, index, coming, done)
+    catch_up.begin()
+    for one in arriving:
+        session = hub.sessions[one.state.client_id]
+        if one.unclean:
+            hub.session_table.resettle(session, now_ms)
+        else:
+            session.outbound.leave()
+            hub.session_table.schedule(session)
+    for session in ends:
+        if hub.sessions.get(session.client_id) is session:
+            hub.session_table.end(session, now_ms)
+    return left_out
+
+
+def saved(hub: Hub, client_id: str, number: int) -> Saved | None:
+    """What its home is to keep of a session as it is now; None: this node does not own it."""
+    session = hub.sessions.get(client_id)
+    if session is not None:
+        state = session_bytes(session, hub.positions_of(session)) if session.durable else None
+        urgent = session.will is not None
+        return Saved(client_id, session.epoch, number, state, alive=True, urgent=urgent)
+    epoch = (hub.ended or {}).get(client_id)
+    if epoch is None:
+        return None
+    return Saved(client_id, epoch, number, None, alive=False, urgent=False)
+
+
+def owned(hub: Hub, is_in: Callable[[str], bool], page: int, pages: int) -> list[Owned]:
+    """One page of the sessions that this node owns and of which `is_in(client_id)` is true."""
+    found = (one for one in hub.sessions.values() if _page(one.client_id, pages) == page)
+    return [
+        Owned(one.client_id, one.epoch, owner_of(one.principal), one.will is not None)
+        for one in found
+        if is_in(one.client_id)
+    ]
+
+
+def _page(client_id: str, pages: int) -> int:
+    return zlib.crc32(client_id.encode()) % pages
+
+
+def left_behind(hub: Hub, epochs: Iterable[tuple[str, int]], now_ms: int) -> int:
+    """What homes made of the sessions that this node said it owns; returns how many it lost."""
+    lost = 0
+    for client_id, epoch in epochs:
+        session = hub.sessions.get(client_id)
+        if session is None:
+            continue
+        if not epoch:
+            lose(hub, session, now_ms)
+            lost += 1
+        elif not session.epoch:
+            session.epoch = epoch
+            if hub.ledger is not None:
+                hub.ledger.schedule_write(client_id)
+    return lost

@@ -1,0 +1,195 @@
+"""Sessions that nodes share: when they do, and what nodes ask each other about them.
+
+A node alone keeps its sessions for itself. As soon as there are several brokers, and all that are
+alive know how, the topic of homes is made; a node that sees it shares its sessions from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from lakemq.broker_core.api.cluster.channels import Channel, ChannelEvents, Peer
+from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, Unavailable
+from lakemq.broker_core.api.leadership import leadership
+from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.types import TopicInfo
+from lakemq.plugins.mqtt.homes import frames
+from lakemq.plugins.mqtt.homes.frames import Kind
+from lakemq.plugins.mqtt.homes.home import TOPIC, Home
+from lakemq.plugins.mqtt.homes.owner import SessionOwner
+from lakemq.plugins.mqtt.routing.hub import Hub
+from lakemq.plugins.mqtt.session.connection import Connection
+from lakemq.plugins.mqtt.state.ledger import Writing
+from lakemq.plugins.mqtt.state.stored_values import BadSnapshot
+from lakemq.plugins.mqtt.wire.reasons import Reason
+
+_log: Final = logging.getLogger(__name__)
+CHANNEL: Final = "mqtt.homes"
+CUT_OFF_MS: Final = 5_000
+"""How long a node that hears nothing of the MetaService keeps its clients: others take them."""
+_PEER: Final = "peer"
+"""What a node listens on that holds replicas."""
+
+Begin = Callable[[Coroutine[Any, Any, None]], object]
+
+
+class SharedSessions(ChannelEvents):
+    """Lives on the event loop."""
+
+    def __init__(
+        self, hub: Hub, broker: Broker, begin: Begin, after: Callable[[], None],
+        now_ms: Callable[[], int],
+    ) -> None:  # fmt: skip
+        """As for `SessionOwner`."""
+        self._hub = hub
+        self._broker = broker
+        self._begin = begin
+        self._now_ms = now_ms
+        self._channel: Channel | None = None
+        self.home = Home(broker, self.ask, begin, hub.limits.sessions_max)
+        self.owner = SessionOwner(hub, self, begin, after, now_ms)
+        self._creating = False
+        self._in_touch_ms = now_ms()
+        self._life = 0
+        self._unwatch: list[Callable[[], None]] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether nodes share sessions."""
+        return self._hub.ended is not None
+
+    async def start(self) -> None:
+        """Begin to listen to other nodes. Sessions that this node kept for itself are there."""
+        self._channel = self._broker.channel(CHANNEL, self)
+        self._unwatch = [
+            self._broker.watch_topics(self._topic_changed),
+            self._broker.watch_nodes(self._nodes_changed),
+        ]
+        if self.home.topic.info is not None:
+            self._activate()
+            await self.home.start()
+
+    async def stop(self) -> None:
+        """Hear and answer no more."""
+        for remove in self._unwatch:
+            remove()
+        if self.active:
+            await self.home.stop()
+        if self._channel is not None:
+            self._channel.close()
+
+    def _activate(self) -> None:
+        self._hub.ended = {}
+        self._begin(self.owner.announce(all_of_them=False))
+
+    def _topic_changed(self, name: str, topic: TopicInfo | None) -> None:
+        if name == TOPIC and topic is not None and not self.active:
+            _log.info("MQTT sessions are shared with the other nodes from now on")
+            self._activate()
+            self._begin(self.home.start())
+
+    # -- engine
+
+    def claim(self, connections: Sequence[Connection]) -> None:
+        """Clients have connected: get their sessions."""
+        self.owner.claim(connections)
+
+    def save(self, writing: Writing) -> None:
+        """Have homes keep sessions."""
+        self.owner.save(writing)
+
+    def tick(self) -> None:
+        """Call about once a second."""
+        if not self.active:
+            self._share_if_possible()
+            return
+        self.owner.adopt(self.home.orphans())
+        now_ms = self._now_ms()
+        if self._broker.in_touch():
+            self._in_touch_ms = now_ms
+        elif now_ms - self._in_touch_ms >= CUT_OFF_MS:
+            # Its sessions are granted to others by now.
+            for connection in list(self._hub.connections):
+                text = "this node is cut off from the cluster"
+                connection.close(Reason.SERVER_UNAVAILABLE, text, now_ms)
+
+    def _share_if_possible(self) -> None:
+        """Make the topic of homes, if there are other nodes, and those that are alive share
+        sessions too: a node of an older build does not, and none begins before it is upgraded."""
+        others = [
+            one for one in self._broker.nodes()
+            if _PEER in one.addresses and one.node_id != self._broker.node_id
+        ]  # fmt: skip
+        alive = {one.node_id for one in others if one.state in ("active", "draining")}
+        if self._creating or self._channel is None or not alive:
+            return
+        if alive <= set(self._channel.nodes()):
+            self._creating = True
+            self._begin(self._create())
+
+    async def _create(self) -> None:
+        try:
+            await self.home.topic.ensure()
+        except LakeMQError as error:
+            _log.info("MQTT sessions can't be shared yet: %s", error)
+        finally:
+            self._creating = False
+
+    def _nodes_changed(self) -> None:
+        if not self.active:
+            return
+        self.home.nodes_changed()
+        with contextlib.suppress(Unavailable):
+            life = self.home.owner().life
+            if self._life not in (0, life):
+                # Registered again: homes hear what it still has, and say what it has lost.
+                self._begin(self.owner.announce(all_of_them=True))
+            self._life = life
+
+    # -- homes
+
+    def partition_of(self, client_id: str) -> int:
+        """Raises UnknownTopic."""
+        return self.home.partition_of(client_id)
+
+    def home_of(self, client_id: str) -> str:
+        """The node that leads the client's partition; empty: none does. Raises UnknownTopic."""
+        topic = self._broker.topic(TOPIC)
+        return leadership(topic, self.partition_of(client_id)).leader or ""
+
+    async def ask(self, node: str, payload: bytes, timeout_s: float) -> bytes:
+        """Ask a node, this one too. Raises LakeMQError."""
+        if node == self._broker.node_id:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    life = self.home.owner().life
+                    return await self.request(Peer(node, life), payload)
+            except TimeoutError:
+                raise Unavailable("this node takes too long") from None
+        if self._channel is None:
+            raise Unavailable("this node is not connected to others yet")
+        return await self._channel.request(node, payload, timeout_s)
+
+    async def request(self, peer: Peer, payload: bytes) -> bytes:
+        """What a node is told that asks. Raises InvalidRequest for what is no request, Unavailable,
+        NotLeader."""
+        if not self.active:
+            raise Unavailable("this node does not share its sessions yet; try again")
+        try:
+            kind, data = frames.split(payload)
+            node, life = peer.node_id, peer.broker_epoch
+            if kind is Kind.CLAIM:
+                return await self.home.claim(node, life, data)
+            if kind is Kind.SAVE:
+                return await self.home.save(node, data)
+            if kind is Kind.ANNOUNCE:
+                return await self.home.announced(node, life, data)
+            if kind is Kind.LET_GO:
+                return await self.owner.let_go(data)
+            return self.owner.owned(data) if kind is Kind.OWNED else self.owner.known(data)
+        except BadSnapshot as error:
+            raise InvalidRequest(f"node {peer.node_id}: {error}") from None
