@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lakemq.broker_core.administration.audit_log import NoAuditLog
 from lakemq.broker_core.administration.key_store import KeyStore
+from lakemq.broker_core.administration.meta_group import MetaGroup
 from lakemq.broker_core.administration.operations import Operations
 from lakemq.broker_core.api.administration.audit import AuditLog, Change
 from lakemq.broker_core.api.administration.node import AnswerPeer, CatalogAccess, PluginState
@@ -56,6 +57,7 @@ class NodeAdministration:
         self.broker = broker
         keys = KeyStore(control, security.api_keys, now_ms)
         self.operations = Operations(control, catalog, security.rule_book, keys)
+        self.group = MetaGroup(control)
         self.audit: AuditLog = NoAuditLog()
         self.configuration = configuration
         self.now_ms = now_ms

@@ -64,12 +64,13 @@ def test_python_runs(name: str, node: NodeProcess, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
-def test_the_admin_api_answers_curl(node: NodeProcess) -> None:
+def test_the_admin_api_answers_curl(node: NodeProcess, tmp_path: Path) -> None:
     (script,) = blocks(ROOT / "docs/admin-api.md", "bash")
     script = script.replace("127.0.0.1:9703", node.addresses["admin"])
     run = subprocess.run(
-        ["bash", "-euxc", script], capture_output=True, text=True, timeout=60, check=False
-    )
+        ["bash", "-euxc", script], capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path,
+    )  # fmt: skip
     assert run.returncode == 0, run.stderr
     assert '"value":"21.5"' in run.stdout and '"action":"DELETE topics/{topic}"' in run.stdout
 

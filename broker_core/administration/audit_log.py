@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from lakemq.broker_core.api.administration.audit import AUDIT_TOPIC, AuditEntry, Change
-from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.errors import LakeMQError, OutcomeUnknown
 from lakemq.broker_core.api.limits.rates import Bucket
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.records.reader import committed_batches, open_batch
@@ -31,6 +31,7 @@ _STRIDE: Final = 100
 """Batches that are read before others have their turn."""
 _FAILURES_PER_S: Final = 10
 """Of one caller: who has no rights must not fill the disk with attempts."""
+_MAY_BE_DONE: Final = ("done", OutcomeUnknown.code)
 _CALLERS_MAX: Final = 1_000
 _NOTED: Final = ("request", "before", "after")
 
@@ -53,7 +54,8 @@ class TopicAuditLog:
     async def note(self, change: Change) -> None:
         """On disk when it returns. Never raises. Of what is refused to one caller, some a second
         are kept."""
-        if change.outcome != "done" and not self._may_keep_failure(change.principal):
+        refused = change.outcome not in _MAY_BE_DONE
+        if refused and not self._may_keep_failure(change.principal):
             return
         try:
             await self._ensure()

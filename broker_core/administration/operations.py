@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -16,6 +15,7 @@ from lakemq.broker_core.administration.partition_changes import (
     check_move,
 )
 from lakemq.broker_core.administration.reports import node_reports
+from lakemq.broker_core.administration.translation import translated
 from lakemq.broker_core.administration.unclean import unclean_leader
 from lakemq.broker_core.api.access import AccessContext, Operation, Principal, Resource, Rule
 from lakemq.broker_core.api.administration.operations import (
@@ -28,9 +28,6 @@ from lakemq.broker_core.api.administration.operations import (
 from lakemq.broker_core.api.errors import (
     Conflict,
     InvalidRequest,
-    LakeMQError,
-    OutcomeUnknown,
-    Unavailable,
     UnknownEntry,
     UnknownNode,
     UnknownPartition,
@@ -44,13 +41,6 @@ from lakemq.broker_core.security.authz.rule_book import RuleBook
 from lakemq.broker_core.security.authz.rules import check_rule
 from lakemq.broker_core.security.catalog_forms import acl_rules_of, record_of, rule_of, user_of
 from lakemq.meta_service.api.auth import Quota
-from lakemq.meta_service.api.errors import (
-    AlreadyExists,
-    CompareFailed,
-    InvalidArgument,
-    MetaError,
-    NotFound,
-)
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.types import (
     ClusterLoad,
@@ -74,22 +64,6 @@ class Catalog(Protocol):
         """Raises UnknownTopic."""
 
 
-@contextlib.contextmanager
-def _translated(missing: type[LakeMQError]) -> Iterator[None]:
-    """Errors of the MetaService as those of the broker. `missing`: for what does not exist."""
-    try:
-        yield
-    except NotFound as error:
-        raise missing(str(error)) from None
-    except (AlreadyExists, CompareFailed) as error:
-        raise Conflict(str(error)) from None
-    except InvalidArgument as error:
-        raise InvalidRequest(str(error)) from None
-    except MetaError as error:
-        # The change may have been made: look before it is tried again.
-        raise (Unavailable if error.definite else OutcomeUnknown)(str(error)) from None
-
-
 class Operations:
     """All of it goes to the MetaService, from whatever node."""
 
@@ -106,17 +80,17 @@ class Operations:
 
     async def status(self) -> MetaStatus:
         """Of the MetaService. Raises Unavailable."""
-        with _translated(UnknownNode):
+        with translated(UnknownNode):
             return await self._control.status()
 
     async def loads(self) -> ClusterLoad:
         """What the MetaService's leader has heard from nodes, and advice. Raises Unavailable."""
-        with _translated(UnknownNode):
+        with translated(UnknownNode):
             return await self._control.loads()
 
     async def nodes(self) -> Sequence[NodeReport]:
         """All registered nodes, by id. Raises Unavailable."""
-        with _translated(UnknownNode):
+        with translated(UnknownNode):
             nodes, loads = await asyncio.gather(self._control.nodes(), self._control.loads())
         led, held = Counter[str | None](), Counter[str]()
         for number, topic in enumerate(self._catalog.topics()):
@@ -129,24 +103,24 @@ class Operations:
 
     async def drain(self, node: str) -> None:
         """Raises UnknownNode."""
-        with _translated(UnknownNode):
+        with translated(UnknownNode):
             await self._control.drain_node(node)
 
     async def undrain(self, node: str) -> None:
         """Raises UnknownNode, InvalidRequest: it is fenced."""
-        with _translated(UnknownNode):
+        with translated(UnknownNode):
             await self._control.undrain_node(node)
 
     async def remove(self, node: str) -> None:
         """Raises UnknownNode, InvalidRequest: it is alive, or holds replicas."""
-        with _translated(UnknownNode):
+        with translated(UnknownNode):
             await self._control.remove_node(node)
 
     async def rebalance(
         self, action: RebalanceAction, *, leaving: Sequence[str] = (), at_once: int = 20
     ) -> Rebalance:
         """Raises InvalidRequest."""
-        with _translated(UnknownNode):
+        with translated(UnknownNode):
             return await self._control.rebalance(action, leaving=leaving, at_once=at_once)
 
     # -- partitions
@@ -173,7 +147,7 @@ class Operations:
         found = self._now(topic, partition)
         before = leadership(self._catalog.topic(topic), partition)
         check_move(found, target)
-        with _translated(UnknownNode):
+        with translated(UnknownNode):
             if dry_run:
                 known = {each.node_id for each in await self._control.nodes()}
                 if unknown := sorted(set(target) - known):
@@ -185,7 +159,7 @@ class Operations:
     async def elect(self, topic: str, partition: int) -> Leadership:
         """Raises UnknownTopic, UnknownPartition."""
         found = self._now(topic, partition)
-        with _translated(UnknownPartition):
+        with translated(UnknownPartition):
             await self._control.elect_preferred(topic, partition)
         # Told when this node's copy of the catalog has it, or soon: it may lead already.
         for _ in range(_LOOKS):
@@ -200,7 +174,7 @@ class Operations:
     ) -> tuple[str, int]:
         """Raises UnknownTopic, UnknownPartition, InvalidRequest, Conflict."""
         found = self._now(topic, partition)
-        with _translated(UnknownPartition):
+        with translated(UnknownPartition):
             node, _ = await unclean_leader(self._control, found, to)
             if dry_run:
                 return node, 0
@@ -213,7 +187,7 @@ class Operations:
 
     async def users(self) -> Sequence[UserReport]:
         """By name. Raises Unavailable."""
-        with _translated(UnknownEntry):
+        with translated(UnknownEntry):
             users = [each for each in await self._control.users() if not is_key(each.attributes)]
         return [_user_report(record_of(each)) for each in users]
 
@@ -229,7 +203,7 @@ class Operations:
         """Raises InvalidRequest, UnknownEntry, Conflict: it is there already, or has changed."""
         check_user_name(name)
         check_roles(roles or ())
-        with _translated(UnknownEntry):
+        with translated(UnknownEntry):
             kept = await self._control.user(name)
         if create and kept is not None:
             raise Conflict(f"user {name} exists already")
@@ -248,7 +222,7 @@ class Operations:
                 raise InvalidRequest("the password is empty")
             # Slow on purpose: not on the event loop.
             after = await asyncio.to_thread(with_password, after, password)
-        with _translated(UnknownEntry):
+        with translated(UnknownEntry):
             await self._control.put_user(
                 user_of(after), expected_revision=0 if kept is None else kept.revision
             )
@@ -256,12 +230,12 @@ class Operations:
 
     async def delete_user(self, name: str) -> None:
         """Raises UnknownEntry."""
-        with _translated(UnknownEntry):
+        with translated(UnknownEntry):
             await self._control.delete_user(name)
 
     async def keys(self) -> Sequence[KeyReport]:
         """By id. Raises Unavailable."""
-        with _translated(UnknownEntry):
+        with translated(UnknownEntry):
             return await self._keys.list_all()
 
     def key_uses(self) -> Mapping[str, int]:
@@ -273,17 +247,17 @@ class Operations:
     ) -> tuple[KeyReport, str]:
         """Raises InvalidRequest, Unavailable."""
         check_roles(roles)
-        with _translated(UnknownEntry):
+        with translated(UnknownEntry):
             return await self._keys.add(says, roles, made_by, expires_ms)
 
     async def delete_key(self, key_id: str) -> None:
         """Raises UnknownEntry."""
-        with _translated(UnknownEntry):
+        with translated(UnknownEntry):
             await self._keys.delete(key_id)
 
     async def rules(self) -> Sequence[Rule]:
         """By id. Raises Unavailable."""
-        with _translated(UnknownEntry):
+        with translated(UnknownEntry):
             return [rule_of(each) for each in await self._control.rules()]
 
     async def put_rule(self, rule: Rule) -> Sequence[str]:
@@ -291,14 +265,14 @@ class Operations:
         if complaint := check_rule(rule):
             raise InvalidRequest(complaint)
         made = acl_rules_of(rule)
-        with _translated(UnknownEntry):
+        with translated(UnknownEntry):
             for each in made:
                 await self._control.put_rule(each)
         return [each.rule_id for each in made]
 
     async def delete_rule(self, rule_id: str) -> None:
         """Raises UnknownEntry."""
-        with _translated(UnknownEntry):
+        with translated(UnknownEntry):
             await self._control.delete_rule(rule_id)
 
     def verdict(
@@ -310,18 +284,18 @@ class Operations:
 
     async def quotas(self) -> Sequence[Quota]:
         """By whom they are for. Raises Unavailable."""
-        with _translated(UnknownEntry):
+        with translated(UnknownEntry):
             kept = await self._control.quotas()
         return [replace(each, principal="any") if each.principal == "*" else each for each in kept]
 
     async def put_quota(self, quota: Quota) -> None:
         """Raises InvalidRequest."""
-        with _translated(UnknownEntry):
+        with translated(UnknownEntry):
             await self._control.put_quota(replace(quota, principal=_star(quota.principal)))
 
     async def delete_quota(self, who: str) -> None:
         """Raises UnknownEntry."""
-        with _translated(UnknownEntry):
+        with translated(UnknownEntry):
             await self._control.delete_quota(_star(who))
 
 

@@ -199,6 +199,22 @@ def backup(
 
 @meta.command()
 @option_groups
+def verify(
+    file: Annotated[Path, typer.Argument(help="A file that `backup` wrote.", exists=True)],
+) -> None:
+    """Check that a backup is whole and can be restored, by restoring it to a temporary folder."""
+    from lakemq.meta_service.storage.backup import verify as verify_file
+
+    try:
+        note = verify_file(file)
+    except (MetaError, OSError) as error:
+        fail(error)
+    said = f"{file}: whole, log index {note.log_index}, cluster {note.cluster_id}"
+    say(said, file=file, bytes=note.size, log_index=note.log_index, cluster=note.cluster_id)
+
+
+@meta.command()
+@option_groups
 def restore(
     file: Annotated[Path, typer.Argument(help="A file that `backup` wrote.", exists=True)],
     data_dir: Annotated[

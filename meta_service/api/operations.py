@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 import grpc
 
+from lakemq.meta_service.api.backup_head import BackupNote, encode_head
 from lakemq.meta_service.api.convert import status_of
 from lakemq.meta_service.api.errors import MetaError, NoLeader, NotLeader
 from lakemq.meta_service.api.remote.failures import error_of_failure
 from lakemq.meta_service.api.types import MetaStatus
 from lakemq.meta_service.proto import meta_pb2 as pb
 from lakemq.meta_service.proto import meta_pb2_grpc as rpc
-from lakemq.meta_service.storage.backup import BackupNote, encode_head
 
 T = TypeVar("T")
 _TIMEOUT_S = 120.0

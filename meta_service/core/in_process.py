@@ -61,6 +61,7 @@ class LocalTarget:
         self.topics: Any = _LocalStub(services.topics)
         self.schemas: Any = _LocalStub(services.schemas)
         self.auth: Any = _LocalStub(services.auth)
+        self.maintenance: Any = _LocalStub(services.maintenance)
         self.writes = Writes(self.kv)
 
     async def close(self) -> None:

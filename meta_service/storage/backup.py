@@ -1,21 +1,19 @@
 """Backups: one file that holds the whole catalog, and a member's folder made from it.
 
-File: magic (8 bytes), CRC32C of what follows up to the cluster id (4 bytes, little-endian), log
-index, term and size of the data (8 bytes each, little-endian), cluster id (32 bytes), then the data
-as `snapshot_stream` lays it out, whose manifest has a SHA-256 for every file.
+File: the head (`api.backup_head`), then the data as `snapshot_stream` lays it out, whose manifest
+has a SHA-256 for every file.
 """
 
 from __future__ import annotations
 
-import struct
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final
 
-import google_crc32c
-
+from lakemq.meta_service.api.backup_head import BackupNote, read_head
 from lakemq.meta_service.api.errors import InvalidArgument, StorageFailed
 from lakemq.meta_service.catalog.tables import CLUSTER_KEY, GROUP_KEY
 from lakemq.meta_service.raft.log.files import Folder
@@ -23,37 +21,8 @@ from lakemq.meta_service.raft.log.raft_log import RaftLog
 from lakemq.meta_service.storage.snapshot_stream import FolderSink
 from lakemq.meta_service.storage.store import Store, copy_database
 
-MAGIC: Final = b"LMQBACK\x01"
-_NOTE: Final = struct.Struct("<QQQ32s")
 _CHUNK_BYTES: Final = 1024 * 1024
 _CHECK_S: Final = 0.01
-
-
-class BackupNote(NamedTuple):
-    """Head of a backup file."""
-
-    log_index: int
-    term: int
-    size: int
-    cluster_id: str
-
-
-def encode_head(note: BackupNote) -> bytes:
-    """The first bytes of a backup file."""
-    packed = _NOTE.pack(note.log_index, note.term, note.size, note.cluster_id.encode())
-    crc: int = google_crc32c.value(packed)
-    return MAGIC + crc.to_bytes(4, "little") + packed
-
-
-def read_head(file: BinaryIO) -> BackupNote:
-    """Raises InvalidArgument."""
-    head = file.read(12 + _NOTE.size)
-    if len(head) != 12 + _NOTE.size or head[:8] != MAGIC:
-        raise InvalidArgument("backup: this is not a backup of a MetaService")
-    if google_crc32c.value(head[12:]) != int.from_bytes(head[8:12], "little"):
-        raise InvalidArgument("backup: the head of the file is damaged")
-    log_index, term, size, cluster_id = _NOTE.unpack(head[12:])
-    return BackupNote(log_index, term, size, cluster_id.decode("ascii", "replace"))
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:
@@ -88,6 +57,15 @@ def restore(backup: Path, folder: Path, cluster_id: str = "") -> str:
         raise InvalidArgument(f"{backup} is damaged or cut short")
     _install(folder, sink, cluster_id)
     return cluster_id
+
+
+def verify(backup: Path) -> BackupNote:
+    """Restore it to a temporary folder, which takes as much room as the file: its note. Raises as
+    `restore` does."""
+    with tempfile.TemporaryDirectory(prefix="lakemq-verify-") as folder:
+        restore(backup, Path(folder) / "meta")
+    with backup.open("rb") as file:
+        return read_head(file)
 
 
 def _is_sealed(sink: FolderSink) -> bool:

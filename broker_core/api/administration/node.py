@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from lakemq.broker_core.api.administration.audit import AuditLog
+from lakemq.broker_core.api.administration.meta_group import GroupOperations
 from lakemq.broker_core.api.administration.operations import ClusterOperations
 from lakemq.broker_core.api.administration.routes import AnyRoute
 from lakemq.broker_core.api.administration.settings import NodeConfiguration
@@ -80,6 +81,7 @@ class AdministeredNode(Protocol):
     broker: Broker | None
     """None: the node is a member of the MetaService alone."""
     operations: ClusterOperations
+    group: GroupOperations
     audit: AuditLog
     configuration: NodeConfiguration
 

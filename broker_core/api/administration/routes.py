@@ -6,7 +6,7 @@ source read for what the docstrings of its fields say, when it is used first: a 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -164,6 +164,20 @@ def expect(found: object, kind: type[AskedT]) -> AskedT:
     return found
 
 
+OCTETS: Final = "application/octet-stream"
+
+
+class Download(NamedTuple):
+    """An answer that is sent as it is made, in place of JSON."""
+
+    name: str
+    """Of the file."""
+    size: int
+    """Of all (bytes)."""
+    content: AsyncGenerator[bytes]
+    """Closed when it is sent or given up."""
+
+
 @dataclass(frozen=True)
 class AdminRoute:
     """One thing that the admin API can be asked."""
@@ -194,6 +208,8 @@ class AdminRoute:
     """False: a method other than `GET` that changes no setting and no state of an operator's."""
     takes: tuple[str, ...] = ("application/json",)
     """Content types of the body."""
+    download: bool = False
+    """It answers a `Download`, is carried out by the node that is asked, and repeated freely."""
     tagged: bool = False
     """`GET`: the answer has an entity tag (RFC 9110, 8.8.3). Otherwise `If-Match` is compared with
     the tag that a `GET` of the same path would have now; a `PATCH` answers as that `GET` would."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Protocol
 
 
@@ -15,6 +16,7 @@ class Target(Protocol):
     topics: Any
     auth: Any
     schemas: Any
+    maintenance: Any
     writes: Any
     """Puts, deletes and transactions; see `api.writes`."""
 
@@ -42,3 +44,22 @@ class Calls:
         """A stream of revisions, without gap or repeat. A revision may take several responses, of
         which the last one says `last`."""
         raise NotImplementedError
+
+
+async def each_within(responses: Any, answer_s: float) -> AsyncGenerator[Any]:
+    """Each response of a stream, gRPC's or of this process. Raises TimeoutError."""
+    answers = aiter(responses)
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(answer_s):
+                    response = await anext(answers)
+            except StopAsyncIteration:
+                return
+            yield response
+    finally:
+        # A call of gRPC is cancelled; the generator of this process is closed.
+        if hasattr(responses, "cancel"):
+            responses.cancel()
+        else:
+            await responses.aclose()

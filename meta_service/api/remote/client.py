@@ -33,6 +33,7 @@ from lakemq.meta_service.api.remote.calls import Stub, Target
 from lakemq.meta_service.api.remote.client_session import ClientSession
 from lakemq.meta_service.api.remote.control_calls import ControlCalls
 from lakemq.meta_service.api.remote.failures import Refused, error_of_failure
+from lakemq.meta_service.api.remote.group_calls import GroupCalls
 from lakemq.meta_service.api.remote.schema_calls import SchemaCalls
 from lakemq.meta_service.api.remote.writes import Writes
 from lakemq.meta_service.api.types import (
@@ -91,6 +92,7 @@ class _Channel:
         self.topics: Any = rpc.TopicsStub(self._channel)
         self.schemas: Any = schemas_rpc.SchemasStub(self._channel)
         self.auth: Any = auth_rpc.AuthStub(self._channel)
+        self.maintenance: Any = rpc.MaintenanceStub(self._channel)
         self.writes = Writes(self.kv)
 
     async def close(self) -> None:
@@ -98,7 +100,7 @@ class _Channel:
         await self._channel.close()
 
 
-class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
+class RemoteClient(ControlCalls, AuthCalls, SchemaCalls, GroupCalls):
     """Implements `MetaClient` over gRPC. Addresses are `host:port` of any members."""
 
     def __init__(
@@ -150,7 +152,16 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
         """A call that may be repeated freely, until it is answered or the time is up."""
         return await self._attempts(stub, request, _Attempts())
 
-    async def _attempts(self, stub: Stub, request: Any, attempts: _Attempts) -> Any:
+    async def _once(self, stub: Stub, request: Any) -> Any:
+        """A call that is repeated only where it was surely not carried out. An attempt may take
+        the whole time: a group changes when a majority has stored the change."""
+        return await self._attempts(stub, request, _OneAttempt(), self._timeout_s)
+
+    async def _attempts(
+        self, stub: Stub, request: Any, attempts: _Attempts, attempt_s: float = 0.0
+    ) -> Any:
+        """`attempt_s`: how long one may take; 0: as the client was told."""
+        attempt_s = attempt_s or self._attempt_s
         deadline = time.monotonic() + self._timeout_s
         pause_s = _PAUSE_S
         while True:
@@ -161,7 +172,7 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
             try:
                 # Shorter than the whole time, so that a member that hangs leaves time to ask
                 # another.
-                return await stub(target)(request, timeout=min(self._attempt_s, left_s))
+                return await stub(target)(request, timeout=min(attempt_s, left_s))
             except (grpc.aio.AioRpcError, Refused) as failure:
                 error, leader = error_of_failure(failure)
                 attempts.note(error)
@@ -426,3 +437,13 @@ class _Attempts:
         if self.ambiguous:
             return OutcomeUnknown(f"the outcome is unknown: {self._last}")
         return self._last
+
+
+class _OneAttempt(_Attempts):
+    """Of a call that must not be made twice."""
+
+    def note(self, error: MetaError) -> None:
+        """Raises the error unless nothing was done, and trying again may help."""
+        if not error.definite:
+            raise error
+        super().note(error)

@@ -14,7 +14,7 @@ import grpc
 
 from lakemq.meta_service.api.convert import in_sync_message
 from lakemq.meta_service.api.messages import message_of, value_of
-from lakemq.meta_service.api.remote.calls import Calls
+from lakemq.meta_service.api.remote.calls import Calls, each_within
 from lakemq.meta_service.api.remote.failures import error_of_failure
 from lakemq.meta_service.api.types import (
     ClusterLoad,
@@ -158,7 +158,7 @@ class ControlCalls(Calls):
         it breaks off or an answer takes longer than `answer_s`: a member that was stopped closes no
         connection."""
         while True:
-            responses = _each_within(stub(self._target())(requests()), answer_s)
+            responses = each_within(stub(self._target())(requests()), answer_s)
             try:
                 async with contextlib.aclosing(responses):
                     async for response in responses:
@@ -271,22 +271,3 @@ def _size_message(size: tuple[str, int, int]) -> pb.PartitionSize:
     return pb.PartitionSize(
         topic_id=bytes.fromhex(topic_id), partition=partition, size_bytes=size_bytes
     )
-
-
-async def _each_within(responses: Any, answer_s: float) -> AsyncGenerator[Any]:
-    """Each response of a stream, gRPC's or of this process. Raises TimeoutError."""
-    answers = aiter(responses)
-    try:
-        while True:
-            try:
-                async with asyncio.timeout(answer_s):
-                    response = await anext(answers)
-            except StopAsyncIteration:
-                return
-            yield response
-    finally:
-        # A call of gRPC is cancelled; the generator of this process is closed.
-        if hasattr(responses, "cancel"):
-            responses.cancel()
-        else:
-            await responses.aclose()

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from lakemq.broker_core.api.administration.routes import (
+    OCTETS,
     AdminListing,
     AdminRoute,
     NoQuery,
@@ -126,6 +127,8 @@ def _operation(entry: Entry, refs: Any) -> dict[str, Any]:
         },
     }
     if isinstance(route, AdminRoute) and route.method != "GET":
+        operation["requestBody"] = _request_body(route, refs)
+    if isinstance(route, AdminRoute) and route.method != "GET" and not route.download:
         operation["parameters"].append(
             {
                 "name": "Idempotency-Key", "in": "header",
@@ -134,7 +137,6 @@ def _operation(entry: Entry, refs: Any) -> dict[str, Any]:
                 "schema": {"type": "string", "maxLength": 255},
             }
         )  # fmt: skip
-        operation["requestBody"] = _request_body(route, refs)
     if isinstance(route, AdminRoute) and route.tagged:
         operation["parameters"].append(
             {
@@ -184,6 +186,9 @@ def _answers(entry: Entry, refs: Any) -> dict[str, Any]:
         return {"200": _content("A page of the list.", schema)}
     if route.status == 204:
         return {"204": {"description": "Done."}}
+    if route.download:
+        binary = {"schema": {"type": "string", "format": "binary"}}
+        return {"200": {"description": "The file.", "content": {OCTETS: binary}}}
     schema = {} if route.gives is None else _schema(route.gives, refs)
     found = {str(route.status): _content("Done." if route.method != "GET" else "Found.", schema)}
     if route.status != 200 and route.query is not None and "dry_run" in route.query.model_fields:

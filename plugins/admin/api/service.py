@@ -20,12 +20,14 @@ from lakemq.broker_core.api.administration.pages import Pause
 from lakemq.broker_core.api.administration.routes import (
     ALL_NODES,
     EACH,
+    OCTETS,
     AdminListing,
     AdminRequest,
     AdminRoute,
     AnyRoute,
     Body,
     ChangeQuery,
+    Download,
     EveryQuery,
     Need,
     NoQuery,
@@ -77,6 +79,8 @@ class Reply(NamedTuple):
     body: bytes
     headers: Mapping[str, str] = {}
     content_type: str = JSON
+    download: Download | None = None
+    """In place of a body; to be closed."""
 
 
 class AdminService:
@@ -107,7 +111,7 @@ class AdminService:
         if isinstance(route, AdminListing):
             request = self._request(call, match)
             return Reply(200, await self._lists.page(route, request, call.path, call.query))
-        if call.idempotency_key and route.method != "GET":
+        if call.idempotency_key and route.method != "GET" and not route.download:
             return await self._repeats.once(
                 # A user and a certificate may have the same name.
                 (
@@ -153,6 +157,9 @@ class AdminService:
             found = await route.answer(request)
         except LakeMQError as error:
             raise problem_of(error) from None
+        if isinstance(found, Download):
+            named = {"Content-Disposition": f'attachment; filename="{found.name}"'}
+            return Reply(200, b"", named, OCTETS, found)
         status = 200 if _is_dry(request.asked) else route.status
         return Reply(status, b"" if status == 204 else to_json(found))
 

@@ -77,6 +77,16 @@ class RouteTable:
         }
         for entry in self.entries:
             route = entry.route
+            # Another node answers with one message, so a download is not forwarded.
+            if (
+                isinstance(route, AdminRoute)
+                and route.download
+                and (route.own or route.owner is not None or route.method == "GET")
+            ):
+                raise PluginError(
+                    f"admin: route {route.method} {route.path} is a download: it must not be GET, "
+                    "and each node must be able to carry it out"
+                )
             if not isinstance(route, AdminRoute) or not route.tagged:
                 continue
             # `If-Match` does not travel to other nodes.

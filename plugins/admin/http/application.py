@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from lakemq.broker_core.api.administration.node import AdministeredNode
+from lakemq.broker_core.api.administration.routes import OCTETS, Download
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.types import Principal
 from lakemq.plugins.admin.api.joined_metrics import joined, siblings
@@ -24,6 +26,8 @@ from lakemq.plugins.admin.http.health import PartitionHealth
 _log = logging.getLogger(__name__)
 PREFIX: Final = "/api/v1/"
 _BODY_MAX_S: Final = 10.0
+_PART_MAX_S: Final = 30.0
+"""How long a part of a download may take to be sent: who takes none holds files open."""
 _METRICS_FRESH_MS: Final = 1_000
 """`/metrics` is made at most once in this time, however often it is asked for."""
 _GET: Final = ("GET", "HEAD")
@@ -50,9 +54,11 @@ class AdminApplication:
         self._health = health
         self._document = document
         self._metrics: tuple[int, bytes, str] | None = None
+        self._answered: Answered = lambda request, authenticated: None
 
     def application(self, body_max_bytes: int, answered: Answered) -> web.Application:
         """For an aiohttp server."""
+        self._answered = answered
         middlewares: list[Middleware] = [_counted(answered), _problems]
         app = web.Application(client_max_size=body_max_bytes, middlewares=middlewares)
         answers = (self._live, self._live, self._ready, self._metrics_text, self._openapi)
@@ -105,7 +111,7 @@ class AdminApplication:
         await self._access.identify(request)
         return web.Response(body=await self._document.json(), content_type="application/json")
 
-    async def _api(self, request: web.Request) -> web.Response:
+    async def _api(self, request: web.Request) -> web.StreamResponse:
         principal = await self._access.identify(request)
         path = request.rel_url.raw_path
         if path in _FIXED:
@@ -121,11 +127,36 @@ class AdminApplication:
             self._access.check_change(request)
         reply = await self._service.serve(await self._call(request, principal, path))
         headers = {**reply.headers, "Cache-Control": "no-store"}
+        if reply.download is not None:
+            return await self._sent(request, reply.download, headers)
         if reply.status == 204:
             return web.Response(status=204, headers=headers)
         return web.Response(
             status=reply.status, body=reply.body, headers=headers, content_type=reply.content_type
         )
+
+    async def _sent(
+        self, request: web.Request, download: Download, headers: Mapping[str, str]
+    ) -> web.StreamResponse:
+        """Send a download, of which no more than a part is in memory."""
+        response = web.StreamResponse(headers={**headers, "Content-Type": OCTETS})
+        response.content_length = download.size
+        authenticated = request[PRINCIPAL].kind != "anonymous"
+        try:
+            async with aclosing(download.content) as content:
+                await response.prepare(request)
+                async for data in content:
+                    async with asyncio.timeout(_PART_MAX_S):
+                        await response.write(data)
+                    # It is being answered: not a connection that waits for its first request.
+                    self._answered(request, authenticated)
+                await response.write_eof()
+        except (LakeMQError, TimeoutError, ConnectionError) as error:
+            # Its length was promised: who gets less knows that it is not whole.
+            _log.warning("%s was cut off: %s", download.name, str(error) or type(error).__name__)
+            if request.transport is not None:
+                request.transport.abort()
+        return response
 
     async def _call(self, request: web.Request, principal: Principal, path: str) -> Call:
         """Raises Problem. Who may not ask costs no memory for a body."""

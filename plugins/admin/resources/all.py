@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from lakemq.broker_core.api.administration.node import AdministeredNode
 from lakemq.broker_core.api.administration.routes import AnyRoute
 from lakemq.plugins.admin.explain.routes import ExplainRoutes
-from lakemq.plugins.admin.resources.access import AccessRoutes
-from lakemq.plugins.admin.resources.audit import AuditRoutes
+from lakemq.plugins.admin.resources.access_control.access import AccessRoutes
+from lakemq.plugins.admin.resources.access_control.audit import AuditRoutes
+from lakemq.plugins.admin.resources.access_control.keys import KeyRoutes
 from lakemq.plugins.admin.resources.cluster import ClusterRoutes
 from lakemq.plugins.admin.resources.configuration import ConfigurationRoutes
-from lakemq.plugins.admin.resources.keys import KeyRoutes
+from lakemq.plugins.admin.resources.meta import MetaRoutes
 from lakemq.plugins.admin.resources.metrics import MetricsRoutes
 from lakemq.plugins.admin.resources.nodes import NodeRoutes
 from lakemq.plugins.admin.resources.partitions import PartitionRoutes
@@ -26,6 +27,7 @@ def resources(node: AdministeredNode, body_max_bytes: int) -> Sequence[AnyRoute]
     return [
         *ClusterRoutes(node).routes(),
         *NodeRoutes(node).routes(),
+        *MetaRoutes(node).routes(),
         *MetricsRoutes(node).routes(),
         *ConfigurationRoutes(node).routes(),
         *TopicRoutes(node).routes(),

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from lakemq.broker_core.api.administration.node import AdministeredNode
 from lakemq.broker_core.api.administration.routes import (
+    OCTETS,
     AdminRequest,
     AdminRoute,
     Answer,
@@ -36,7 +37,6 @@ RECORDS_MAX: Final = 500
 """Of one request."""
 WAIT_MAX_MS: Final = 20_000
 _FETCH_BYTES: Final = 256 * 1024
-_RAW: Final = "application/octet-stream"
 Encoding = Literal["text", "base64", "json"]
 _ACKS: Final = {"memory": Acks.MEMORY, "leader": Acks.LEADER, "replicated": Acks.REPLICATED}
 
@@ -162,7 +162,7 @@ class RecordRoutes:
         return [
             AdminRoute("POST", "topics/{topic}/records", self.publish, Published, PublishQuery,
                        Publish, need=Need(Operation.WRITE, "topic", "topic"), audited=False,
-                       takes=("application/json", _RAW)),
+                       takes=("application/json", OCTETS)),
             AdminRoute("GET", "topics/{topic}/partitions/{partition}/records", self.fetch, Fetched,
                        FetchQuery, need=Need(Operation.READ, "topic", "topic"),
                        owner=partial(leader_of, self._node)),
@@ -171,12 +171,12 @@ class RecordRoutes:
     async def publish(self, request: AdminRequest) -> Published:
         """Publish records of a JSON body, or one whose value is the raw body."""
         asked, broker = expect(request.asked, PublishQuery), broker_of(self._node)
-        if request.content_type == _RAW:
+        if request.content_type == OCTETS:
             records = [NewRecord(key=asked.key)]
             values: list[bytes | None] = [request.raw]
         else:
             if asked.key is not None:
-                raise InvalidRequest(f"key goes with {_RAW}; records of JSON have their own")
+                raise InvalidRequest(f"key goes with {OCTETS}; records of JSON have their own")
             records = expect(request.given, Publish).records
             values = [_value(each) for each in records]
         columns = Columns(

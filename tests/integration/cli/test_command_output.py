@@ -131,6 +131,8 @@ def test_each_command_prints_json_and_nothing_else(node: NodeProcess, tmp_path: 
         ("meta digest", META, 0, ()),
         ("meta snapshot", META, 0, ()),
         ("meta backup", META, 0, (str(tmp_path / "backup"),)),
+        ("meta verify", NONE, 0, (str(tmp_path / "backup"),)),
+        ("meta verify", NONE, 1, (str(config),)),
         ("meta transfer", META, 3, ("nobody",)),
         ("meta promote", META, 1, ("nobody",)),
         ("meta remove", META, 1, ("nobody",)),

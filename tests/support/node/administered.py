@@ -23,6 +23,7 @@ class StubNode:
         node_id: str = "n1",
         broker: Any = None,
         operations: Any = None,
+        group: Any = None,
         configuration: Any = None,
         routes: Sequence[AnyRoute] = (),
         plugins: Sequence[PluginState] = (),
@@ -36,6 +37,7 @@ class StubNode:
         self.catalog = catalog
         self.broker = broker
         self.operations = operations
+        self.group = group
         self.configuration = configuration
         self.audit: AuditLog = NoAuditLog()
         self.peers = peers if peers is not None else {}

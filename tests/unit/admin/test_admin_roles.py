@@ -33,7 +33,7 @@ ADMIN: Final = {
     "POST schemas/{subject}/check", "GET topics/{topic}/partitions/{partition}/records",
     "PATCH users/{user}", "POST keys", "POST rules", "POST schemas/{subject}",
     "POST topics/{topic}/partitions/{partition}/delete-records", "POST topics/{topic}/records",
-    "POST users", "PUT quotas/{who}",
+    "POST meta/backup", "POST users", "PUT quotas/{who}",
 }  # fmt: skip
 """What reads or writes data, deletes it, or gives rights."""
 

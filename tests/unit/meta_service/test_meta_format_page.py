@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lakemq.meta_service.api.backup_head import BackupNote, encode_head
 from lakemq.meta_service.catalog.command_codec import encode_command
 from lakemq.meta_service.catalog.commands import Txn
 from lakemq.meta_service.catalog.tables import Row, State, encode_row, encode_state
@@ -15,7 +16,6 @@ from lakemq.meta_service.raft.log.log_format import (
     encode_record,
     encode_vote,
 )
-from lakemq.meta_service.storage.backup import BackupNote, encode_head
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "meta.md"
 

@@ -24,7 +24,7 @@ from lakemq.broker_core.api.administration.routes import (
 )
 from lakemq.broker_core.api.errors import LakeMQError, UnknownEntry
 from lakemq.broker_core.api.types import Operation
-from lakemq.plugins.admin.resources.access import DeletedEntry
+from lakemq.plugins.admin.resources.access_control.access import DeletedEntry
 
 _GRANT = Need(Operation.CREATE)
 _AGE_MAX_S = 10 * 366 * 86_400

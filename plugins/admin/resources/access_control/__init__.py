@@ -1,0 +1,1 @@
+"""Who may do what, and who did: users, rules, quotas, API keys, the audit log."""
