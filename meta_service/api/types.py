@@ -152,7 +152,9 @@ class InSyncAnswer:
 
 
 _INTERNAL_PREFIXES: Final = ("__", "_lakemq_")
-_SHARED: Final = frozenset({"__mqtt_bans", "__mqtt_homes", "_lakemq_offsets", "_lakemq_staged"})
+_SHARED: Final = frozenset(
+    {"__mqtt_bans", "__mqtt_homes", "_lakemq_offsets", "_lakemq_queues", "_lakemq_staged"}
+)
 STORAGE_LEVEL: Final = 3
 """Feature level from which the catalog keeps the storage id of a node, and fences it."""
 CLUSTER_LEVEL: Final = 4

@@ -22,7 +22,7 @@ OLDER_NAMES: Final = frozenset(
 )
 """All names with the older prefix that there are: no other is given."""
 BANS: Final = "__mqtt_bans"
-SHARED: Final = frozenset({"__mqtt_homes", "_lakemq_offsets", BANS, STAGED})
+SHARED: Final = frozenset({"__mqtt_homes", "_lakemq_offsets", "_lakemq_queues", BANS, STAGED})
 """Internal topics that exist once in a cluster: their partitions have replicas, and one leader. Of
 all others each node has its own copy."""
 WRITTEN_BY_ALL: Final = frozenset({BANS})

@@ -47,7 +47,7 @@ from lakemq.plugins.native.groups.offset_table import (
     check_group_name,
 )
 from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.server.convert import error_message, native_addresses
+from lakemq.plugins.native.server.convert import error_message, other_leaders
 
 _log = logging.getLogger(__name__)
 _TICK_S = 0.2
@@ -210,11 +210,7 @@ class GroupHost:
 
     def other_coordinators(self) -> list[str]:
         """Native addresses of the other nodes that coordinate groups."""
-        info = self.offsets.topic.info
-        nodes = {each.leader for each in info.leaders} if info is not None else set()
-        addresses = native_addresses(self._broker.nodes())
-        others = nodes - {self._broker.node_id}
-        return sorted({addresses.get(node or "", "") for node in others} - {""})
+        return other_leaders(self._broker.node_id, self._broker.nodes(), self.offsets.topic.info)
 
     @property
     def rebalances(self) -> int:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from lakemq.plugins.native.proto import native_pb2 as lakemq_dot_plugins_dot_native_dot_proto_dot_native__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(lakemq/plugins/native/proto/queues.proto\x12\x10lakemq.native.v1\x1a(lakemq/plugins/native/proto/native.proto\"v\n\x0cQueueRequest\x12+\n\x04open\x18\x01 \x01(\x0b\x32\x1b.lakemq.native.v1.OpenQueueH\x00\x12\x31\n\x06settle\x18\x02 \x01(\x0b\x32\x1f.lakemq.native.v1.SettleRecordsH\x00\x42\x06\n\x04kind\"n\n\tOpenQueue\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08prefetch\x18\x03 \x01(\x05\x12\x31\n\x08settings\x18\x04 \x01(\x0b\x32\x1f.lakemq.native.v1.QueueSettings\"\x9b\x02\n\rQueueSettings\x12\x14\n\x07lock_ms\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0c\x61ttempts_max\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x18\n\x0b\x64\x65\x61\x64_letter\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x12\n\x05order\x18\x04 \x01(\tH\x03\x88\x01\x01\x12\x17\n\nbackoff_ms\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x1b\n\x0e\x62\x61\x63koff_ms_max\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x12\n\x05start\x18\x07 \x01(\tH\x06\x88\x01\x01\x42\n\n\x08_lock_msB\x0f\n\r_attempts_maxB\x0e\n\x0c_dead_letterB\x08\n\x06_orderB\r\n\x0b_backoff_msB\x11\n\x0f_backoff_ms_maxB\x08\n\x06_start\"\xbb\x01\n\rSettleRecords\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12-\n\x06ranges\x18\x03 \x03(\x0b\x32\x1d.lakemq.native.v1.OffsetRange\x12\x30\n\nsettlement\x18\x04 \x01(\x0e\x32\x1c.lakemq.native.v1.Settlement\x12\x15\n\x08\x64\x65lay_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_delay_ms\"*\n\x0bOffsetRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\"\xb2\x01\n\rQueueResponse\x12/\n\x06opened\x18\x01 \x01(\x0b\x32\x1d.lakemq.native.v1.QueueOpenedH\x00\x12\x33\n\x08\x64\x65livery\x18\x02 \x01(\x0b\x32\x1f.lakemq.native.v1.QueueDeliveryH\x00\x12\x33\n\x07settled\x18\x03 \x01(\x0b\x32 .lakemq.native.v1.RecordsSettledH\x00\x42\x06\n\x04kind\"R\n\x0bQueueOpened\x12\x31\n\x08settings\x18\x01 \x01(\x0b\x32\x1f.lakemq.native.v1.QueueSettings\x12\x10\n\x08topic_id\x18\x02 \x01(\t\"T\n\rQueueDelivery\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x0c\x12\x10\n\x08\x61ttempts\x18\x03 \x03(\x05\x12\x0f\n\x07lock_ms\x18\x04 \x01(\x03\"y\n\x0eRecordsSettled\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12+\n\x04lost\x18\x02 \x03(\x0b\x32\x1d.lakemq.native.v1.OffsetRange\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.lakemq.native.v1.Error\"5\n\x15\x44\x65scribeQueuesRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"A\n\x16\x44\x65scribeQueuesResponse\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.lakemq.native.v1.Queue\"\xa6\x01\n\x05Queue\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x31\n\x08settings\x18\x03 \x01(\x0b\x32\x1f.lakemq.native.v1.QueueSettings\x12\x11\n\tconsumers\x18\x04 \x01(\x05\x12\x39\n\npartitions\x18\x05 \x03(\x0b\x32%.lakemq.native.v1.QueuePartitionState\"\x8b\x01\n\x13QueuePartitionState\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x03 \x01(\x03\x12\x0c\n\x04held\x18\x04 \x01(\x03\x12\x0f\n\x07\x62\x61\x63klog\x18\x05 \x01(\x03\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x06 \x01(\x03\"d\n\x11\x41lterQueueRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x31\n\x08settings\x18\x03 \x01(\x0b\x32\x1f.lakemq.native.v1.QueueSettings\"G\n\x12\x41lterQueueResponse\x12\x31\n\x08settings\x18\x01 \x01(\x0b\x32\x1f.lakemq.native.v1.QueueSettings\"\xa4\x01\n\x11ResetQueueRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x41\n\x07offsets\x18\x03 \x03(\x0b\x32\x30.lakemq.native.v1.ResetQueueRequest.OffsetsEntry\x1a.\n\x0cOffsetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x14\n\x12ResetQueueResponse\"2\n\x12\x44\x65leteQueueRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"\x15\n\x13\x44\x65leteQueueResponse*\x7f\n\nSettlement\x12\x15\n\x11SETTLEMENT_ACCEPT\x10\x00\x12\x14\n\x10SETTLEMENT_RETRY\x10\x01\x12\x16\n\x12SETTLEMENT_RELEASE\x10\x02\x12\x15\n\x11SETTLEMENT_REJECT\x10\x03\x12\x15\n\x11SETTLEMENT_EXTEND\x10\x04\x32\xd0\x03\n\x06Queues\x12S\n\x0c\x43onsumeQueue\x12\x1e.lakemq.native.v1.QueueRequest\x1a\x1f.lakemq.native.v1.QueueResponse(\x01\x30\x01\x12\x63\n\x0e\x44\x65scribeQueues\x12\'.lakemq.native.v1.DescribeQueuesRequest\x1a(.lakemq.native.v1.DescribeQueuesResponse\x12W\n\nAlterQueue\x12#.lakemq.native.v1.AlterQueueRequest\x1a$.lakemq.native.v1.AlterQueueResponse\x12W\n\nResetQueue\x12#.lakemq.native.v1.ResetQueueRequest\x1a$.lakemq.native.v1.ResetQueueResponse\x12Z\n\x0b\x44\x65leteQueue\x12$.lakemq.native.v1.DeleteQueueRequest\x1a%.lakemq.native.v1.DeleteQueueResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(lakemq/plugins/native/proto/queues.proto\x12\x10lakemq.native.v1\x1a(lakemq/plugins/native/proto/native.proto\"v\n\x0cQueueRequest\x12+\n\x04open\x18\x01 \x01(\x0b\x32\x1b.lakemq.native.v1.OpenQueueH\x00\x12\x31\n\x06settle\x18\x02 \x01(\x0b\x32\x1f.lakemq.native.v1.SettleRecordsH\x00\x42\x06\n\x04kind\"n\n\tOpenQueue\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08prefetch\x18\x03 \x01(\x05\x12\x31\n\x08settings\x18\x04 \x01(\x0b\x32\x1f.lakemq.native.v1.QueueSettings\"\x9b\x02\n\rQueueSettings\x12\x14\n\x07lock_ms\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0c\x61ttempts_max\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x18\n\x0b\x64\x65\x61\x64_letter\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x12\n\x05order\x18\x04 \x01(\tH\x03\x88\x01\x01\x12\x17\n\nbackoff_ms\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x1b\n\x0e\x62\x61\x63koff_ms_max\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x12\n\x05start\x18\x07 \x01(\tH\x06\x88\x01\x01\x42\n\n\x08_lock_msB\x0f\n\r_attempts_maxB\x0e\n\x0c_dead_letterB\x08\n\x06_orderB\r\n\x0b_backoff_msB\x11\n\x0f_backoff_ms_maxB\x08\n\x06_start\"\xbb\x01\n\rSettleRecords\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12-\n\x06ranges\x18\x03 \x03(\x0b\x32\x1d.lakemq.native.v1.OffsetRange\x12\x30\n\nsettlement\x18\x04 \x01(\x0e\x32\x1c.lakemq.native.v1.Settlement\x12\x15\n\x08\x64\x65lay_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_delay_ms\"*\n\x0bOffsetRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\"\xb2\x01\n\rQueueResponse\x12/\n\x06opened\x18\x01 \x01(\x0b\x32\x1d.lakemq.native.v1.QueueOpenedH\x00\x12\x33\n\x08\x64\x65livery\x18\x02 \x01(\x0b\x32\x1f.lakemq.native.v1.QueueDeliveryH\x00\x12\x33\n\x07settled\x18\x03 \x01(\x0b\x32 .lakemq.native.v1.RecordsSettledH\x00\x42\x06\n\x04kind\"R\n\x0bQueueOpened\x12\x31\n\x08settings\x18\x01 \x01(\x0b\x32\x1f.lakemq.native.v1.QueueSettings\x12\x10\n\x08topic_id\x18\x02 \x01(\t\"T\n\rQueueDelivery\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x0c\x12\x10\n\x08\x61ttempts\x18\x03 \x03(\x05\x12\x0f\n\x07lock_ms\x18\x04 \x01(\x03\"y\n\x0eRecordsSettled\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12+\n\x04lost\x18\x02 \x03(\x0b\x32\x1d.lakemq.native.v1.OffsetRange\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.lakemq.native.v1.Error\"5\n\x15\x44\x65scribeQueuesRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"Q\n\x16\x44\x65scribeQueuesResponse\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.lakemq.native.v1.Queue\x12\x0e\n\x06others\x18\x02 \x03(\t\"\xa6\x01\n\x05Queue\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x31\n\x08settings\x18\x03 \x01(\x0b\x32\x1f.lakemq.native.v1.QueueSettings\x12\x11\n\tconsumers\x18\x04 \x01(\x05\x12\x39\n\npartitions\x18\x05 \x03(\x0b\x32%.lakemq.native.v1.QueuePartitionState\"\x8b\x01\n\x13QueuePartitionState\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x03 \x01(\x03\x12\x0c\n\x04held\x18\x04 \x01(\x03\x12\x0f\n\x07\x62\x61\x63klog\x18\x05 \x01(\x03\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x06 \x01(\x03\"d\n\x11\x41lterQueueRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x31\n\x08settings\x18\x03 \x01(\x0b\x32\x1f.lakemq.native.v1.QueueSettings\"G\n\x12\x41lterQueueResponse\x12\x31\n\x08settings\x18\x01 \x01(\x0b\x32\x1f.lakemq.native.v1.QueueSettings\"\xa4\x01\n\x11ResetQueueRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x41\n\x07offsets\x18\x03 \x03(\x0b\x32\x30.lakemq.native.v1.ResetQueueRequest.OffsetsEntry\x1a.\n\x0cOffsetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x14\n\x12ResetQueueResponse\"2\n\x12\x44\x65leteQueueRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"\x15\n\x13\x44\x65leteQueueResponse*\x7f\n\nSettlement\x12\x15\n\x11SETTLEMENT_ACCEPT\x10\x00\x12\x14\n\x10SETTLEMENT_RETRY\x10\x01\x12\x16\n\x12SETTLEMENT_RELEASE\x10\x02\x12\x15\n\x11SETTLEMENT_REJECT\x10\x03\x12\x15\n\x11SETTLEMENT_EXTEND\x10\x04\x32\xd0\x03\n\x06Queues\x12S\n\x0c\x43onsumeQueue\x12\x1e.lakemq.native.v1.QueueRequest\x1a\x1f.lakemq.native.v1.QueueResponse(\x01\x30\x01\x12\x63\n\x0e\x44\x65scribeQueues\x12\'.lakemq.native.v1.DescribeQueuesRequest\x1a(.lakemq.native.v1.DescribeQueuesResponse\x12W\n\nAlterQueue\x12#.lakemq.native.v1.AlterQueueRequest\x1a$.lakemq.native.v1.AlterQueueResponse\x12W\n\nResetQueue\x12#.lakemq.native.v1.ResetQueueRequest\x1a$.lakemq.native.v1.ResetQueueResponse\x12Z\n\x0b\x44\x65leteQueue\x12$.lakemq.native.v1.DeleteQueueRequest\x1a%.lakemq.native.v1.DeleteQueueResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RESETQUEUEREQUEST_OFFSETSENTRY']._loaded_options = None
   _globals['_RESETQUEUEREQUEST_OFFSETSENTRY']._serialized_options = b'8\001'
-  _globals['_SETTLEMENT']._serialized_start=2202
-  _globals['_SETTLEMENT']._serialized_end=2329
+  _globals['_SETTLEMENT']._serialized_start=2218
+  _globals['_SETTLEMENT']._serialized_end=2345
   _globals['_QUEUEREQUEST']._serialized_start=104
   _globals['_QUEUEREQUEST']._serialized_end=222
   _globals['_OPENQUEUE']._serialized_start=224
@@ -57,25 +57,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEQUEUESREQUEST']._serialized_start=1330
   _globals['_DESCRIBEQUEUESREQUEST']._serialized_end=1383
   _globals['_DESCRIBEQUEUESRESPONSE']._serialized_start=1385
-  _globals['_DESCRIBEQUEUESRESPONSE']._serialized_end=1450
-  _globals['_QUEUE']._serialized_start=1453
-  _globals['_QUEUE']._serialized_end=1619
-  _globals['_QUEUEPARTITIONSTATE']._serialized_start=1622
-  _globals['_QUEUEPARTITIONSTATE']._serialized_end=1761
-  _globals['_ALTERQUEUEREQUEST']._serialized_start=1763
-  _globals['_ALTERQUEUEREQUEST']._serialized_end=1863
-  _globals['_ALTERQUEUERESPONSE']._serialized_start=1865
-  _globals['_ALTERQUEUERESPONSE']._serialized_end=1936
-  _globals['_RESETQUEUEREQUEST']._serialized_start=1939
-  _globals['_RESETQUEUEREQUEST']._serialized_end=2103
-  _globals['_RESETQUEUEREQUEST_OFFSETSENTRY']._serialized_start=2057
-  _globals['_RESETQUEUEREQUEST_OFFSETSENTRY']._serialized_end=2103
-  _globals['_RESETQUEUERESPONSE']._serialized_start=2105
-  _globals['_RESETQUEUERESPONSE']._serialized_end=2125
-  _globals['_DELETEQUEUEREQUEST']._serialized_start=2127
-  _globals['_DELETEQUEUEREQUEST']._serialized_end=2177
-  _globals['_DELETEQUEUERESPONSE']._serialized_start=2179
-  _globals['_DELETEQUEUERESPONSE']._serialized_end=2200
-  _globals['_QUEUES']._serialized_start=2332
-  _globals['_QUEUES']._serialized_end=2796
+  _globals['_DESCRIBEQUEUESRESPONSE']._serialized_end=1466
+  _globals['_QUEUE']._serialized_start=1469
+  _globals['_QUEUE']._serialized_end=1635
+  _globals['_QUEUEPARTITIONSTATE']._serialized_start=1638
+  _globals['_QUEUEPARTITIONSTATE']._serialized_end=1777
+  _globals['_ALTERQUEUEREQUEST']._serialized_start=1779
+  _globals['_ALTERQUEUEREQUEST']._serialized_end=1879
+  _globals['_ALTERQUEUERESPONSE']._serialized_start=1881
+  _globals['_ALTERQUEUERESPONSE']._serialized_end=1952
+  _globals['_RESETQUEUEREQUEST']._serialized_start=1955
+  _globals['_RESETQUEUEREQUEST']._serialized_end=2119
+  _globals['_RESETQUEUEREQUEST_OFFSETSENTRY']._serialized_start=2073
+  _globals['_RESETQUEUEREQUEST_OFFSETSENTRY']._serialized_end=2119
+  _globals['_RESETQUEUERESPONSE']._serialized_start=2121
+  _globals['_RESETQUEUERESPONSE']._serialized_end=2141
+  _globals['_DELETEQUEUEREQUEST']._serialized_start=2143
+  _globals['_DELETEQUEUEREQUEST']._serialized_end=2193
+  _globals['_DELETEQUEUERESPONSE']._serialized_start=2195
+  _globals['_DELETEQUEUERESPONSE']._serialized_end=2216
+  _globals['_QUEUES']._serialized_start=2348
+  _globals['_QUEUES']._serialized_end=2812
 # @@protoc_insertion_point(module_scope)

@@ -50,7 +50,7 @@ _READ_BYTES = 256 * 1024
 
 
 class QueueRoutes:
-    """Below `/api/v1/queues`. Queues are on the node that leads their topic."""
+    """Below `/api/v1/queues`. What is asked of one queue goes to its coordinator."""
 
     def __init__(self, broker: Broker, host: QueueHost) -> None:
         self._broker = broker
@@ -67,17 +67,22 @@ class QueueRoutes:
                 keep=self._may_see, query=OwnPageQuery, need=EACH, own=True,
                 summary="List queues.",
             ),
-            AdminRoute("GET", one, self.describe, QueueAnswer, OwnQuery, own=True,
+            AdminRoute("GET", one, self.describe, QueueAnswer, OwnQuery, owner=self._coordinator,
                        need=Need(Operation.DESCRIBE, "group", "group")),
             AdminRoute("PATCH", one, self.alter, QueueSettingsAnswer, OwnQuery, QueueBody,
-                       need=alter, own=True),
+                       need=alter, owner=self._coordinator),
             AdminRoute("POST", f"{one}/reset", self.reset, QueueOffsets, OwnChangeQuery, QueueReset,
-                       need=alter, own=True),
+                       need=alter, owner=self._coordinator),
             AdminRoute("POST", f"{one}/redrive", self.redrive, Redriven, RedriveQuery, need=alter,
-                       own=True),
+                       owner=self._coordinator),
             AdminRoute("DELETE", one, self.delete, DeletedQueue, OwnChangeQuery,
-                       need=Need(Operation.DELETE, "group", "group"), own=True),
+                       need=Need(Operation.DELETE, "group", "group"), owner=self._coordinator),
         ]  # fmt: skip
+
+    def _coordinator(self, request: AdminRequest) -> str:
+        named = str(getattr(request.asked, "node", ""))
+        name = (request.path["group"], request.path["topic"])
+        return named or self._host.coordinator_of(name)
 
     async def _all(self, request: AdminRequest) -> Sequence[tuple[str, str]]:
         return self._host.names()
@@ -205,11 +210,12 @@ class QueueRoutes:
         self._broker.authorize(
             request.principal, Operation.READ, Resource("topic", name), request.context
         )
-        log = self._broker.partition(name, asked.partition)
-        offset = max(asked.offset, log.log_start_offset)
-        if offset > log.high_watermark:
-            raise OffsetOutOfRange(f"offset {offset} is above {log.high_watermark}")
-        got = await log.fetch(Offset(offset), bytes_max=_READ_BYTES)
+        reader = self._broker.reader(name, asked.partition)
+        start, end = await reader.bounds()
+        offset = max(asked.offset, start)
+        if offset > end:
+            raise OffsetOutOfRange(f"offset {offset} is above {end}")
+        got = await reader.fetch(Offset(offset), bytes_max=_READ_BYTES)
         letters, looked_at, at = _letters(
             got.data, name, asked.partition, offset, asked.limit, found
         )
@@ -232,7 +238,7 @@ class QueueRoutes:
             dead_letter_topic=name,
             partition=asked.partition,
             next_offset=at,
-            high_watermark=log.high_watermark,
+            high_watermark=end,
             looked_at=looked_at,
             published=len(letters),
             offsets=[each.offset for each in letters],

@@ -69,6 +69,11 @@ class DeadLetterWriter:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def abandon(self) -> None:
+        """As `stop`, without waiting: another node goes on."""
+        if self._task is not None:
+            self._task.cancel()
+
     async def _run(self) -> None:
         backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random)
         try:

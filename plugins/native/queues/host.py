@@ -1,25 +1,30 @@
-"""All queues of this node: creates, opens, describes, changes and deletes them."""
+"""All queues that this node coordinates: creates, opens, describes, changes and deletes them."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from lakemq.broker_core.api.errors import (
     GroupNotEmpty,
     InvalidRequest,
     LakeMQError,
+    NotLeader,
     OffsetOutOfRange,
     UnknownGroup,
     UnknownTopic,
 )
+from lakemq.broker_core.api.leadership import leadership
 from lakemq.broker_core.api.limits.name_shares import NameShares
 from lakemq.broker_core.api.ports import Broker
-from lakemq.broker_core.api.types import Operation, Principal, Resource, TopicInfo
+from lakemq.broker_core.api.state.residents import Residents
+from lakemq.broker_core.api.types import Offset, Operation, Principal, Resource, TopicInfo
 from lakemq.plugins.native.config import NativeSettings
 from lakemq.plugins.native.groups.offset_table import check_group_name
 from lakemq.plugins.native.proto import queues_pb2 as pb
@@ -28,44 +33,75 @@ from lakemq.plugins.native.queues.convert import given_settings, queue_message
 from lakemq.plugins.native.queues.partition_state import fresh
 from lakemq.plugins.native.queues.queue import QueueCounters, QueueLimits, RunningQueue
 from lakemq.plugins.native.queues.settings import QueueSettings, agreed, checked
-from lakemq.plugins.native.queues.snapshot import QueueKey
-from lakemq.plugins.native.queues.store import QueueStore
+from lakemq.plugins.native.queues.snapshot import QUEUES_TOPIC, QueueKey
+from lakemq.plugins.native.queues.store import QueueName, QueueStore, QueueTable
+from lakemq.plugins.native.server.convert import other_leaders
 
 _log = logging.getLogger(__name__)
 _PREFETCH: int = 100
-_Name = tuple[str, str]
-"""(group, topic)"""
 EARLIEST, LATEST = -1, -2
 
 
 class QueueHost:
-    """The queues whose topics this node leads. All calls are made on the event loop."""
+    """The queues that this node coordinates: those of the partitions of the topic of queues that it
+    leads. All calls are made on the event loop."""
 
     def __init__(self, broker: Broker, settings: NativeSettings) -> None:
         self.counters = QueueCounters()
         self._broker = broker
         self.settings = settings
         self._store = QueueStore(broker)
+        self._residents = Residents(broker, self._store.topic, self)
         self._shares = NameShares(
             "queues",
-            self._store.settings,
+            self._store,
             names_max=settings.queues_max,
             user_share_max=settings.user_share_max,
         )
-        self._running: dict[_Name, RunningQueue] = {}
-        # Held by all that creates, alters or deletes: these write several records of the state
-        # topic, and look at what is there before.
-        self._changing = asyncio.Lock()
+        self._running: dict[QueueName, RunningQueue] = {}
+        # Held by all that creates, alters or deletes a queue: these write several records of the
+        # state topic, and look at what is there before.
+        self._changing: WeakValueDictionary[QueueName, asyncio.Lock] = WeakValueDictionary()
+        self._cleaning: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count(1)
         self._limits = QueueLimits(settings.queue_window_records_max, settings.fetch_max_bytes)
 
     async def start(self) -> None:
-        """Read the persisted queues, and delete those whose topic is gone."""
-        await self._store.load()
+        """Read back the queues of this node, and follow which these are."""
+        await self._residents.start()
+
+    async def stop(self) -> None:
+        """Stop all running queues."""
+        for task in self._cleaning:
+            task.cancel()
+        await asyncio.gather(*self._cleaning, return_exceptions=True)
+        await self._residents.stop()
+        queues, self._running = list(self._running.values()), {}
+        await asyncio.gather(*(queue.stop() for queue in queues))
+
+    # -- what this node coordinates
+
+    async def load(self, partition: int, end: int) -> QueueTable:
+        """As `Resident.load`."""
+        return await self._store.load(partition, end)
+
+    def serve(self, partition: int, epoch: int, state: QueueTable) -> None:
+        """As `Resident.serve`."""
+        self._store.tables[partition] = state
         topics = {topic.name for topic in self._broker.topics()}
-        for name in [each for each in self._store.settings if each[1] not in topics]:
+        gone = [name for name in state.settings if name[1] not in topics]
+        if gone:
+            task = asyncio.create_task(self._clean(state, gone))
+            self._cleaning.add(task)
+            task.add_done_callback(self._cleaning.discard)
+
+    async def _clean(self, table: QueueTable, names: Sequence[QueueName]) -> None:
+        """Delete queues whose topic is gone."""
+        for name in names:
             try:
-                await self._delete(name)
+                async with self._change(name):
+                    if name in table.settings and self._table(name) is table:
+                        await self._delete(table, name)
             except LakeMQError as error:
                 _log.warning(
                     "could not delete queue %s of a deleted topic, retrying at the next start: %s",
@@ -73,10 +109,51 @@ class QueueHost:
                     error,
                 )
 
-    async def stop(self) -> None:
-        """Stop all running queues."""
-        queues, self._running = list(self._running.values()), {}
-        await asyncio.gather(*(queue.stop() for queue in queues))
+    def drop(self, partition: int) -> None:
+        """As `Resident.drop`."""
+        self._store.tables.pop(partition, None)
+        for name in list(self._running):
+            if self._store.partition_of(name) in (partition, None):
+                error = NotLeader(f"queue {name} has another coordinator by now")
+                self._running.pop(name).abandon(error)
+
+    def _check_here(self, name: QueueName) -> None:
+        """Raises NotLeader, with the address, where another node coordinates the queue;
+        Unavailable while this one takes it over."""
+        partition = self._store.partition_of(name)
+        if partition is not None:
+            self._residents.check(partition)
+
+    async def _arrive(self, name: QueueName) -> None:
+        """As `_check_here`, for a queue that may be the first one; waits a while until it is taken
+        over."""
+        await self._store.topic.ensure()
+        partition = self._store.partition_of(name)
+        assert partition is not None
+        await self._residents.arrive(partition)
+
+    def _table(self, name: QueueName) -> QueueTable:
+        """What holds the queue, if there is such a queue. Raises as `_check_here`: leadership may
+        have moved at any await."""
+        self._check_here(name)
+        table = self._store.table_of(name)
+        if table is None:
+            raise UnknownGroup(f"there is no queue of group {name[0]!r} on topic {name[1]!r}")
+        return table
+
+    def coordinator_of(self, name: QueueName) -> str:
+        """Node that coordinates the queue; empty: none does now, or the first use will tell."""
+        partition = self._store.partition_of(name)
+        if partition is None:
+            return ""
+        return leadership(self._broker.topic(QUEUES_TOPIC), partition).leader or ""
+
+    def other_coordinators(self) -> list[str]:
+        """Native addresses of the other nodes that coordinate queues."""
+        return other_leaders(self._broker.node_id, self._broker.nodes(), self._store.topic.info)
+
+    def _change(self, name: QueueName) -> asyncio.Lock:
+        return self._changing.setdefault(name, asyncio.Lock())
 
     # -- what metrics read
 
@@ -96,7 +173,7 @@ class QueueHost:
         self, request: pb.OpenQueue, principal: Principal
     ) -> tuple[RunningQueue, QueueConsumer]:
         """Open a queue for one consumer; it is created if it does not exist. Raises InvalidRequest,
-        NotAuthorized, UnknownTopic."""
+        NotAuthorized, UnknownTopic, NotLeader (another node coordinates the queue)."""
         self._check(request.group, request.topic, principal, Operation.READ)
         prefetch = request.prefetch or _PREFETCH
         if not 1 <= prefetch <= self.settings.queue_prefetch_max:
@@ -104,10 +181,11 @@ class QueueHost:
                 f"prefetch is {prefetch}; it takes 1 to {self.settings.queue_prefetch_max}"
             )
         given = given_settings(request.settings)
-        async with self._changing:
-            name = (request.group, request.topic)
+        name = (request.group, request.topic)
+        await self._arrive(name)
+        async with self._change(name):
             topic = self._broker.topic(request.topic)
-            settings = self._store.settings.get(name)
+            settings = self._table(name).settings.get(name)
             if settings is None:
                 await self._create(name, topic, given, principal)
             else:
@@ -129,22 +207,28 @@ class QueueHost:
         self._broker.authorize(principal, may, Resource("topic", topic))
 
     async def _create(
-        self, name: _Name, topic: TopicInfo, given: dict[str, Any], principal: Principal
+        self, name: QueueName, topic: TopicInfo, given: dict[str, Any], principal: Principal
     ) -> None:
         """Its start offsets are persisted before its settings: a queue exists with both or not at
         all."""
         settings = checked(replace(QueueSettings(), **given))
         await self._check_dead_letter(settings.dead_letter, topic.name, principal)
-        logs = [self._broker.partition(topic.name, each) for each in range(topic.partitions)]
+        bounds = await self._bounds(topic.name, range(topic.partitions))
+        table = self._table(name)
         self._shares.take(name, principal)
-        for number, log in enumerate(logs):
-            latest = settings.start == "latest"
-            start = log.high_watermark if latest else log.log_start_offset
+        for number, (low, high) in bounds.items():
             key = QueueKey(*name, number)
-            self._store.snapshots[key] = fresh(topic.topic_id, start)
-            await self._store.keep(key, self._store.snapshots[key])
+            start = high if settings.start == "latest" else low
+            table.snapshots[key] = fresh(topic.topic_id, start)
+            await self._store.keep(key, table.snapshots[key])
         await self._store.keep(QueueKey(*name), settings)
-        self._store.settings[name] = settings
+        table.settings[name] = settings
+
+    async def _bounds(self, topic: str, numbers: Iterable[int]) -> dict[int, tuple[Offset, Offset]]:
+        """Partition -> where it starts and ends, of any nodes."""
+        readers = {number: self._broker.reader(topic, number) for number in numbers}
+        found = await asyncio.gather(*(reader.bounds() for reader in readers.values()))
+        return dict(zip(readers, found, strict=True))
 
     async def _check_dead_letter(self, name: str, topic: str, principal: Principal) -> None:
         if not name:
@@ -158,72 +242,69 @@ class QueueHost:
             self._broker.authorize(principal, Operation.CREATE, Resource("topic", name))
             await self._broker.ensure_topic(name)
 
-    async def _queue(self, name: _Name) -> RunningQueue:
-        """The running queue. Raises UnknownGroup, UnknownTopic, and NotLeader when another node
-        leads any partition: a queue would not deliver the records of that one."""
-        settings = self._store.settings.get(name)
+    async def _queue(self, name: QueueName) -> RunningQueue:
+        """The running queue. Raises UnknownGroup, UnknownTopic, and as `_table`."""
+        table = self._table(name)
+        settings = table.settings.get(name)
         if settings is None:
             raise UnknownGroup(f"there is no queue of group {name[0]!r} on topic {name[1]!r}")
         topic = self._broker.topic(name[1])
         queue = self._running.get(name)
         if queue is not None and queue.topic.topic_id == topic.topic_id:
             return queue
-        for number in range(topic.partitions):
-            self._broker.partition(topic.name, number)
         if queue is not None:
             await queue.stop(UnknownTopic(f"topic {topic.name} was deleted and created again"))
-            self._drop_snapshots(name)
+            table = self._table(name)
+            table.forget_snapshots(name)
         queue = self._running[name] = RunningQueue(
-            self._broker, name[0], topic, settings, self._keep, self._limits, self.counters
-        )
+            self._broker, name[0], topic, settings, self._store.keep, self._limits, self.counters,
+            partial(self._check_here, name),
+        )  # fmt: skip
         for number in range(topic.partitions):
-            snapshot = self._store.snapshots.get(QueueKey(*name, number))
+            snapshot = table.snapshots.get(QueueKey(*name, number))
             if snapshot is None or snapshot.topic_id != topic.topic_id:
                 # A partition that was added, or one of a topic of that name that is gone.
                 snapshot = fresh(topic.topic_id, 0)
             queue.add_partition(snapshot, number)
         return queue
 
-    async def _keep(self, key: QueueKey, state: Any) -> None:
-        await self._store.keep(key, state)
-
-    def _drop_snapshots(self, name: _Name) -> None:
-        for key in [each for each in self._store.snapshots if each[:2] == name]:
-            del self._store.snapshots[key]
-
     # -- operators
 
-    def names(self) -> list[tuple[str, str]]:
-        """(group, topic) of all queues, in no order."""
-        return list(self._store.settings)
+    def names(self) -> list[QueueName]:
+        """(group, topic) of all queues that this node coordinates, in no order."""
+        return self._store.names()
 
     async def describe(
         self, request: pb.DescribeQueuesRequest, principal: Principal
     ) -> list[pb.Queue]:
-        """Queues that the principal may see; those led elsewhere are left out."""
+        """Queues that the principal may see; those that other nodes coordinate are left out."""
         found = []
-        for name in sorted(self._store.settings):
+        for name in sorted(self._store.names()):
             if request.group not in ("", name[0]) or request.topic not in ("", name[1]):
                 continue
             try:
                 self._check(*name, principal, Operation.DESCRIBE)
-                async with self._changing:
-                    found.append(queue_message(await self._queue(name)))
-            except LakeMQError:  # not the caller's to see, or its topic is gone or led elsewhere
+                async with self._change(name):
+                    queue = await self._queue(name)
+            except LakeMQError:  # not the caller's to see, or its topic is gone, or it has moved
                 continue
+            await queue.look()
+            found.append(queue_message(queue))
         return found
 
     async def alter(self, request: pb.AlterQueueRequest, principal: Principal) -> QueueSettings:
         """Change or create a queue; its settings from now on. Raises UnknownTopic, InvalidRequest,
-        NotAuthorized, GroupNotEmpty (`order` of a queue in use)."""
+        NotAuthorized, GroupNotEmpty (`order` of a queue in use), NotLeader."""
         self._check(request.group, request.topic, principal, Operation.ALTER)
         given = given_settings(request.settings)
-        async with self._changing:
-            name = (request.group, request.topic)
+        name = (request.group, request.topic)
+        await self._arrive(name)
+        async with self._change(name):
             topic = self._broker.topic(request.topic)
-            if name not in self._store.settings:
+            table = self._table(name)
+            if name not in table.settings:
                 await self._create(name, topic, given, principal)
-                return self._store.settings[name]
+                return table.settings[name]
             queue = await self._queue(name)
             settings = checked(replace(queue.settings, **given))
             if settings.order != queue.settings.order and queue.consumers:
@@ -231,65 +312,71 @@ class QueueHost:
             if settings.dead_letter != queue.settings.dead_letter:
                 await self._check_dead_letter(settings.dead_letter, topic.name, principal)
             await self._store.keep(QueueKey(*name), settings)
-            self._store.settings[name] = settings
+            table = self._table(name)
+            table.settings[name] = settings
             if settings.order != queue.settings.order:
-                await self._restart(name, queue)
+                await self._restart(table, name, queue)
             else:
                 queue.change_settings(settings)
             return settings
 
-    async def _restart(self, name: _Name, queue: RunningQueue) -> None:
+    async def _restart(self, table: QueueTable, name: QueueName, queue: RunningQueue) -> None:
         """Load it again from its state: from now on keys count, or do not."""
         await queue.stop()
         for number, partition in queue.partitions.items():
-            self._store.snapshots[QueueKey(*name, number)] = partition.state.snapshot()
-        del self._running[name]
+            table.snapshots[QueueKey(*name, number)] = partition.state.snapshot()
+        self._running.pop(name, None)
 
     async def reset(self, request: pb.ResetQueueRequest, principal: Principal) -> None:
         """Continue from other offsets. Raises UnknownGroup, GroupNotEmpty, UnknownPartition,
-        OffsetOutOfRange, NotAuthorized."""
+        OffsetOutOfRange, NotAuthorized, NotLeader."""
         self._check(request.group, request.topic, principal, Operation.ALTER)
-        async with self._changing:
-            name = (request.group, request.topic)
-            queue = await self._unused(name)
+        name = (request.group, request.topic)
+        await self._arrive(name)
+        async with self._change(name):
+            await self._unused(name)
+            bounds = await self._bounds(request.topic, request.offsets)
             offsets = {}
             for number, offset in request.offsets.items():
-                log = self._broker.partition(request.topic, number)
-                wanted = {EARLIEST: log.log_start_offset, LATEST: log.high_watermark}
-                offsets[number] = wanted.get(offset, offset)
-                if not log.log_start_offset <= offsets[number] <= log.high_watermark:
+                low, high = bounds[number]
+                offsets[number] = {EARLIEST: low, LATEST: high}.get(offset, offset)
+                if not low <= offsets[number] <= high:
                     raise OffsetOutOfRange(
-                        f"offset {offset} is not within {log.log_start_offset}.."
-                        f"{log.high_watermark} of {request.topic} partition {number}"
+                        f"offset {offset} is not within {low}..{high} of {request.topic} "
+                        f"partition {number}"
                     )
-                if number not in queue.partitions:
-                    queue.add_partition(fresh(queue.topic.topic_id, 0), number)
+            queue = await self._unused(name)
+            for number in offsets.keys() - queue.partitions.keys():
+                queue.add_partition(fresh(queue.topic.topic_id, 0), number)
             await queue.reset(offsets)
 
     async def delete(self, request: pb.DeleteQueueRequest, principal: Principal) -> None:
-        """Delete a queue and its state. Raises UnknownGroup, GroupNotEmpty, NotAuthorized."""
+        """Delete a queue and its state. Raises UnknownGroup, GroupNotEmpty, NotAuthorized,
+        NotLeader."""
         self._check(request.group, request.topic, principal, Operation.DELETE)
-        async with self._changing:
-            name = (request.group, request.topic)
+        name = (request.group, request.topic)
+        await self._arrive(name)
+        async with self._change(name):
             queue = await self._unused(name)
             await queue.stop()
-            del self._running[name]
+            table = self._table(name)
+            self._running.pop(name, None)
             for number in queue.partitions:
-                # Snapshots that were written since the start are not in `_store.snapshots`;
-                # `_delete` has to find them.
-                self._store.snapshots.setdefault(QueueKey(*name, number), fresh("0" * 32, 0))
-            await self._delete(name)
+                # Snapshots that were written since the partition was read back are not in
+                # `table.snapshots`; `_delete` has to find them.
+                table.snapshots.setdefault(QueueKey(*name, number), fresh("0" * 32, 0))
+            await self._delete(table, name)
 
-    async def _unused(self, name: _Name) -> RunningQueue:
+    async def _unused(self, name: QueueName) -> RunningQueue:
         queue = await self._queue(name)
         if queue.consumers:
             raise GroupNotEmpty(f"queue {name} has {len(queue.consumers)} consumer(s)")
         return queue
 
-    async def _delete(self, name: _Name) -> None:
-        """Settings last: what is half deleted is deleted at the next start."""
-        for key in [each for each in self._store.snapshots if each[:2] == name]:
+    async def _delete(self, table: QueueTable, name: QueueName) -> None:
+        """Settings last: what is half deleted is deleted when it is read back."""
+        for key in [each for each in table.snapshots if each[:2] == name]:
             await self._store.keep(key, None)
-            del self._store.snapshots[key]
+            del table.snapshots[key]
         await self._store.keep(QueueKey(*name), None)
-        del self._store.settings[name]
+        del table.settings[name]

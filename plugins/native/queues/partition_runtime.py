@@ -10,11 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from lakemq.broker_core.api.backoff import Backoff
-from lakemq.broker_core.api.errors import LakeMQError
-from lakemq.broker_core.api.ports import PartitionLog
+from lakemq.broker_core.api.errors import LakeMQError, NotLeader, OffsetOutOfRange
 from lakemq.plugins.native.queues.partition_state import Delivered, QueuePartitionState, Settlement
 from lakemq.plugins.native.queues.snapshot import Snapshot
-from lakemq.plugins.native.queues.source import RecordSource, SourceRecord, batch_of
+from lakemq.plugins.native.queues.source import Readable, RecordSource, SourceRecord, batch_of
 
 _log = logging.getLogger(__name__)
 _RETRY_FIRST_MS: Final = 250
@@ -35,7 +34,7 @@ class QueuePartitionRuntime:
         self,
         number: int,
         state: QueuePartitionState,
-        log: PartitionLog,
+        log: Readable,
         keep: Callable[[Snapshot], Awaitable[None]],
         *,
         topic: str,
@@ -47,11 +46,14 @@ class QueuePartitionRuntime:
         self._keep = keep
         self._window_max = window_max
         self._dirty = False
+        self._abandoned = False
         self._waiting: list[asyncio.Future[None]] = []
+        self._written_next: list[asyncio.Future[None]] = []
+        """Of the snapshot that is being written."""
         self._writer: asyncio.Task[None] | None = None
 
     @property
-    def log(self) -> PartitionLog:
+    def log(self) -> Readable:
         """The log that the queue reads."""
         return self.source.log
 
@@ -59,14 +61,19 @@ class QueuePartitionRuntime:
 
     def changed(self) -> None:
         """Persist a change soon; no caller waits for it."""
+        if self._abandoned:
+            return
         self._dirty = True
         if self._writer is None:
             self._writer = asyncio.create_task(self._write())
 
     def persisted(self) -> asyncio.Future[None]:
-        """Done when everything that has been changed so far is on disk."""
+        """Done when everything that has been changed so far is on disk; fails with NotLeader once
+        it is abandoned."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
+        if self._abandoned:
+            self._fail_waiting()
         self.changed()
         return future
 
@@ -78,9 +85,10 @@ class QueuePartitionRuntime:
                 # between: a change during the write is in the next round, and so is the caller that
                 # waits for it.
                 self._dirty = False
-                waiting, self._waiting = self._waiting, []
+                self._written_next, self._waiting = self._waiting, []
                 await self._write_once(self.state.snapshot())
-                for future in waiting:
+                written, self._written_next = self._written_next, []
+                for future in written:
                     if not future.done():
                         future.set_result(None)
         finally:
@@ -111,6 +119,22 @@ class QueuePartitionRuntime:
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
+    def abandon(self) -> None:
+        """Another node goes on from what is on disk: nothing is written any more, whatever is still
+        called."""
+        self._abandoned = True
+        if self._writer is not None:
+            self._writer.cancel()
+        self._fail_waiting()
+
+    def _fail_waiting(self) -> None:
+        waiting = [*self._waiting, *self._written_next]
+        self._waiting, self._written_next = [], []
+        for future in waiting:
+            if not future.done():
+                future.set_exception(NotLeader("another node coordinates the queue by now"))
+                future.exception()  # its consumer may have left
+
     # -- records
 
     async def restore(self) -> None:
@@ -132,7 +156,14 @@ class QueuePartitionRuntime:
         state = self.state
         if state.end >= self.log.high_watermark:
             return False
-        found = await self.source.after(max(state.end, self.log.log_start_offset))
+        try:
+            found = await self.source.after(max(state.end, self.log.log_start_offset))
+        except OffsetOutOfRange:
+            # Of a partition that another node leads it is known only now.
+            if not state.advance(self.log.log_start_offset):
+                raise
+            self.changed()
+            return True
         for opened in found:
             state.load(opened.offsets, opened.keys, opened.end)
         return bool(found)
@@ -148,7 +179,12 @@ class QueuePartitionRuntime:
         if not delivered:
             return None
         delivered.sort()
-        rows = await self.source.rows([each.offset for each in delivered])
+        try:
+            rows = await self.source.rows([each.offset for each in delivered])
+        except LakeMQError:
+            for each in delivered:
+                state.settle(consumer, each.offset, Settlement.RELEASE, now_ms(), 0)
+            raise
         chosen = _fitting(rows, bytes_max)
         kept = {row.offset for row in chosen}
         there = {row.offset for row in rows}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader, UnknownTopic
+from lakemq.broker_core.api.leadership import check_partition
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.types import CommittedBatch, TopicInfo
 from lakemq.plugins.native.proto import queues_pb2 as pb
@@ -24,6 +25,7 @@ from lakemq.plugins.native.queues.partition_state import (
 )
 from lakemq.plugins.native.queues.settings import QueueSettings
 from lakemq.plugins.native.queues.snapshot import QueueKey, Snapshot
+from lakemq.plugins.native.queues.source_log import SourceLog
 
 _log = logging.getLogger(__name__)
 _REFRESH_S: Final = 1.0
@@ -65,7 +67,9 @@ class RunningQueue:
         keep: Keep,
         limits: QueueLimits,
         counters: QueueCounters,
+        check_here: Callable[[], None],
     ) -> None:
+        """`check_here` raises NotLeader where another node coordinates the queue."""
         self.group, self.topic = group, topic
         self.settings = settings
         self.consumers: dict[int, QueueConsumer] = {}
@@ -75,6 +79,9 @@ class RunningQueue:
         self._keep = keep
         self._limits = limits
         self._counters = counters
+        self._check_here = check_here
+        self._abandoned = False
+        self._logs: dict[int, SourceLog] = {}
         self._woken = asyncio.Event()
         self._turn = 0
         self._pump: asyncio.Task[None] | None = None
@@ -89,7 +96,7 @@ class RunningQueue:
         async def keep(snapshot: Snapshot) -> None:
             await self._keep(key, snapshot)
 
-        log = self._broker.partition(self.topic.name, number)
+        log = SourceLog(self._broker, self.topic.name, number, self.wake)
         state = QueuePartitionState(self.settings, snapshot)
         partition = QueuePartitionRuntime(
             number,
@@ -99,6 +106,10 @@ class RunningQueue:
             topic=self.topic.name,
             window_max=self._limits.window_records_max,
         )
+        if self._abandoned:
+            partition.abandon()
+        self._rest(number)
+        self._logs[number] = log
         self.partitions[number] = partition
         self.dead_letter_writers[number] = DeadLetterWriter(
             self._broker, partition, self.group, self.topic.name, self.wake
@@ -126,6 +137,31 @@ class RunningQueue:
         await asyncio.gather(*(each.stop() for each in self.dead_letter_writers.values()))
         await asyncio.gather(*(partition.close(_CLOSE_S) for partition in self.partitions.values()))
 
+    def abandon(self, failure: LakeMQError) -> None:
+        """Another node coordinates it from now on, or may: disconnect all consumers, write nothing
+        any more."""
+        self._abandoned = True
+        self._remove_tap()
+        for writer in self.dead_letter_writers.values():
+            writer.abandon()
+        for number, partition in self.partitions.items():
+            partition.abandon()
+            self._rest(number)
+        for consumer in list(self.consumers.values()):
+            consumer.end(failure)
+            self.leave(consumer)
+        if self._pump is not None:
+            self._pump.cancel()
+
+    def _rest(self, number: int) -> None:
+        log = self._logs.get(number)
+        if log is not None:
+            log.rest()
+
+    async def look(self) -> None:
+        """Learn where partitions that other nodes lead end, as far as these can be asked."""
+        await asyncio.gather(*(log.look() for log in self._logs.values()), return_exceptions=True)
+
     # -- consumers
 
     def join(self, consumer: QueueConsumer) -> None:
@@ -147,8 +183,9 @@ class RunningQueue:
         self, consumer: QueueConsumer, request: pb.SettleRecords
     ) -> tuple[list[tuple[int, int]], asyncio.Future[None] | None]:
         """Settle records: (ranges of offsets that the consumer does not hold, what to await before
-        that is answered). Raises UnknownPartition."""
-        self._broker.partition(self.topic.name, request.partition)
+        that is answered). Raises UnknownPartition, NotLeader."""
+        self._check_here()
+        check_partition(self._broker.topic(self.topic.name), request.partition)
         partition = self.partitions.get(request.partition)
         lost: set[int] = set()
         if partition is None:
@@ -192,6 +229,7 @@ class RunningQueue:
                     await self._failed(LakeMQError(f"queue failed: {error!r}"))
                     continue
                 if not delivered and not self._woken.is_set():
+                    self._await_more()
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self._pause_s()):
                             await self._woken.wait()
@@ -200,6 +238,14 @@ class RunningQueue:
             for partition in self.partitions.values():
                 # Without consumers nothing is read: the memory of opened batches is given back.
                 partition.source.clear()
+            for number in self._logs:
+                self._rest(number)
+
+    def _await_more(self) -> None:
+        """Be told when there is more in partitions that other nodes lead."""
+        for number, log in self._logs.items():
+            if self.partitions[number].state.end >= log.high_watermark:
+                log.await_more()
 
     async def _failed(self, error: LakeMQError) -> None:
         """Retry after a transient error; disconnect the consumers with any other."""
@@ -214,13 +260,13 @@ class RunningQueue:
 
     def _refresh(self) -> None:
         """Apply what time and others changed: partitions, locks, dead letters."""
+        self._check_here()
         topic = self._broker.topic(self.topic.name)
         if topic.topic_id != self.topic.topic_id:
             raise UnknownTopic(
                 f"topic {topic.name} was deleted and created again; reopen the queue"
             )
         for number in range(topic.partitions):
-            self._broker.partition(topic.name, number)  # raises NotLeader once it is another's
             if number not in self.partitions:  # it was added: read it from its beginning
                 self.add_partition(fresh(topic.topic_id, 0), number)
         now = now_ms()

@@ -69,7 +69,10 @@ class QueueService(QueuesServicer):
     ) -> pb.DescribeQueuesResponse:
         """Settings and state of the queues that the caller may describe."""
         principal = await principal_of(self._broker, context)
-        return pb.DescribeQueuesResponse(queues=await self.host.describe(request, principal))
+        return pb.DescribeQueuesResponse(
+            queues=await self.host.describe(request, principal),
+            others=self.host.other_coordinators(),
+        )
 
     async def AlterQueue(
         self, request: pb.AlterQueueRequest, context: Context
@@ -128,9 +131,12 @@ def _settle(
         lost=[pb.OffsetRange(first=first, last=last) for first, last in lost],
     )
 
-    def answered(_: object = None) -> None:
+    def answered(written: asyncio.Future[None] | None = None) -> None:
         room.release()
-        consumer.send(pb.QueueResponse(settled=answer))
+        # Another node goes on from what it can read: whether that has it is not known here. The
+        # stream ends.
+        if written is None or written.exception() is None:
+            consumer.send(pb.QueueResponse(settled=answer))
 
     if persisted is None:
         answered()

@@ -6,13 +6,12 @@ import asyncio
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from lakemq.broker_core.api.errors import OffsetOutOfRange
-from lakemq.broker_core.api.ports import PartitionLog
+from lakemq.broker_core.api.errors import OffsetOutOfRange, Unavailable
 from lakemq.broker_core.api.records.batch import CONTROL, HEADER_BYTES, encode, read_header, split
 from lakemq.broker_core.api.records.stored import open_stored
-from lakemq.broker_core.api.types import Columns, Compression, Offset
+from lakemq.broker_core.api.types import Columns, Compression, FetchResult, Offset
 
 _CACHE_BYTES: Final = 4 * 1024 * 1024
 _READ_BYTES: Final = 256 * 1024
@@ -23,6 +22,21 @@ _MANY: Final = 4096
 
 _Rows = tuple[list[int], list[bytes | None], list[bytes | None], list[bytes]]
 """Timestamps, keys, values, encoded headers."""
+
+
+class Readable(Protocol):
+    """What a queue needs of the log of a partition."""
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """First offset that is still there."""
+
+    @property
+    def high_watermark(self) -> Offset:
+        """Readers see offsets below it."""
+
+    async def fetch(self, offset: Offset, *, bytes_max: int) -> FetchResult:
+        """As `PartitionLog.fetch`, at once."""
 
 
 class SourceRecord(NamedTuple):
@@ -69,9 +83,10 @@ class OpenedBatch:
 class RecordSource:
     """Reads one partition; caches the batches that were used last."""
 
-    def __init__(self, log: PartitionLog, topic: str, partition: int) -> None:
+    def __init__(self, log: Readable, topic: str, partition: int) -> None:
         self.log = log
         self._place = (topic, partition)
+        self._name = f"{topic}/{partition}"
         self._opened: OrderedDict[int, OpenedBatch] = OrderedDict()
         """First offset -> batch, the least recently used first."""
         self._bytes = 0
@@ -81,6 +96,11 @@ class RecordSource:
 
         Raises OffsetOutOfRange (deleted by retention), CorruptLog, Unavailable.
         """
+        found, _ = await self._read(offset)
+        return found
+
+    async def _read(self, offset: int) -> tuple[list[OpenedBatch], int]:
+        """As `after`, and the high watermark of the replica that answered."""
         got = await self.log.fetch(Offset(offset), bytes_max=_READ_BYTES)
         found = []
         for position, header in split(got.data):
@@ -91,7 +111,7 @@ class RecordSource:
                 opened = OpenedBatch(got.data, position, *self._place)
             self._keep(header.base_offset, opened)
             found.append(opened)
-        return found
+        return found, got.high_watermark
 
     def _keep(self, base: int, opened: OpenedBatch) -> None:
         old = self._opened.pop(base, None)
@@ -102,15 +122,18 @@ class RecordSource:
             self._bytes -= gone.size
 
     async def rows(self, offsets: Sequence[int]) -> list[SourceRecord]:
-        """Records of these offsets, ascending; deleted ones are left out."""
+        """Records of these offsets, which were readable before, ascending; deleted ones are left
+        out. Raises Unavailable where a new leader does not know yet that they are."""
         found: list[SourceRecord] = []
         for offset in offsets:
             opened = self._holding(offset)
             if opened is None:
                 try:
-                    batches = await self.after(offset)
+                    batches, end = await self._read(offset)
                 except OffsetOutOfRange:
                     continue
+                if not batches and end <= offset:
+                    raise Unavailable(f"offset {offset} of {self._name} can't be read yet")
                 opened = batches[0] if batches else None
             row = opened.row(offset) if opened is not None else None
             if row is not None:

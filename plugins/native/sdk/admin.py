@@ -11,12 +11,12 @@ from lakemq.broker_core.api.errors import NotLeader
 from lakemq.plugins.native.proto import admin_pb2 as pb
 from lakemq.plugins.native.proto import queues_pb2
 from lakemq.plugins.native.proto.admin_pb2_grpc import AdminStub
-from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesStub
 from lakemq.plugins.native.sdk.arguments import Config, config_given, count_given
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.errors import error_of
 from lakemq.plugins.native.sdk.net.routes import Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
+from lakemq.plugins.native.sdk.queue.calls import QueueCalls, queues_stub
 from lakemq.plugins.native.sdk.queue.queue import QueueOptions, queue_settings
 from lakemq.plugins.native.sdk.types import (
     ClusterDescription,
@@ -29,7 +29,6 @@ from lakemq.plugins.native.sdk.types import (
 
 if TYPE_CHECKING:  # exists in the stub file only
     from lakemq.plugins.native.proto.admin_pb2_grpc import AdminAsyncStub
-    from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesAsyncStub
 
 
 class Admin:
@@ -40,7 +39,6 @@ class Admin:
         # What the whole cluster shares is asked of any node that answers.
         guide: Any = routes.guide
         self._stub: AdminAsyncStub = AdminStub(guide)
-        self._queues: QueuesAsyncStub = QueuesStub(routes.channel(""))
         self._timeout_s = timeout_s
 
     async def alter_topic(
@@ -127,8 +125,22 @@ class Admin:
     async def queues(self, group: str = "", topic: str = "") -> list[QueueDescription]:
         """All queues, or only those of a group or of a topic."""
         request = queues_pb2.DescribeQueuesRequest(group=group, topic=topic)
-        answer = await self._queues.DescribeQueues(request, timeout=self._timeout_s)
-        return [_queue(each) for each in answer.queues]
+        first = await queues_stub(self._routes, "").DescribeQueues(request, timeout=self._timeout_s)
+        others = await asyncio.gather(
+            *(
+                queues_stub(self._routes, address).DescribeQueues(request, timeout=self._timeout_s)
+                for address in first.others
+            )
+        )
+        # By name, since a queue may have changed its coordinator meanwhile.
+        found = {
+            (each.group, each.topic): each for some in [first, *others] for each in some.queues
+        }
+        return [_queue(found[name]) for name in sorted(found)]
+
+    async def _of_queue(self, method: str, request: Any) -> Any:
+        """What the coordinator of a queue answers."""
+        return await QueueCalls(self._routes).call(method, request, self._timeout_s)
 
     async def alter_queue(
         self, group: str, topic: str, **settings: Unpack[QueueOptions]
@@ -136,7 +148,7 @@ class Admin:
         """Change settings of a queue, or make it; all that hold now. Raises InvalidRequest,
         GroupNotEmpty (`order` of a queue in use)."""
         request = _queue_alteration(group, topic, settings)
-        answer = await self._queues.AlterQueue(request, timeout=self._timeout_s)
+        answer = await self._of_queue("AlterQueue", request)
         return _queue_settings(answer.settings)
 
     async def reset_queue(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
@@ -144,12 +156,12 @@ class Admin:
 
         Raises UnknownGroup, GroupNotEmpty, OffsetOutOfRange."""
         request = queues_pb2.ResetQueueRequest(group=group, topic=topic, offsets=offsets)
-        await self._queues.ResetQueue(request, timeout=self._timeout_s)
+        await self._of_queue("ResetQueue", request)
 
     async def delete_queue(self, group: str, topic: str) -> None:
         """Delete a queue without consumers. Raises UnknownGroup, GroupNotEmpty."""
         request = queues_pb2.DeleteQueueRequest(group=group, topic=topic)
-        await self._queues.DeleteQueue(request, timeout=self._timeout_s)
+        await self._of_queue("DeleteQueue", request)
 
 
 def _cluster(answer: pb.DescribeClusterResponse) -> ClusterDescription:

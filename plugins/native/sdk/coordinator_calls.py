@@ -7,7 +7,7 @@ from asyncio import sleep
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from lakemq.broker_core.api.errors import LakeMQError, NotLeader
+from lakemq.broker_core.api.errors import LakeMQError, NotLeader, Unavailable
 from lakemq.plugins.native.sdk.net.routes import Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 
@@ -67,6 +67,21 @@ class CoordinatorCalls(Generic[StubT]):
             if error.retriable:
                 self.failed(error)
             raise
+
+    async def call(self, method: str, request: Any, timeout_s: float) -> Any:
+        """The coordinator's answer. What the guide is unavailable for is raised at once."""
+        deadline_s = time.monotonic() + timeout_s
+        for pause_s in backoff_s():
+            asked = self.address
+            try:
+                return await self.attempt(method, request, timeout_s)
+            except (NotLeader, Unavailable) as error:
+                elsewhere = isinstance(error, NotLeader) or asked
+                if not elsewhere or time.monotonic() + pause_s > deadline_s:
+                    raise
+            if self.address in ("", asked):  # nothing new was learned
+                await sleep(pause_s)
+        raise AssertionError("backoff never ends")
 
     async def patient(
         self, method: str, request: Callable[[], Any], timeout_s: float, attempt_s: float

@@ -88,6 +88,14 @@ def native_addresses(nodes: Iterable[NodeInfo]) -> dict[str, str]:
     return {each.node_id: each.addresses.get("native", "") for each in nodes}
 
 
+def other_leaders(node_id: str, nodes: Iterable[NodeInfo], topic: TopicInfo | None) -> list[str]:
+    """Native addresses of the nodes but `node_id` that lead partitions of a topic; none where it is
+    not there yet."""
+    leaders = {each.leader for each in topic.leaders} if topic is not None else set()
+    addresses = native_addresses(nodes)
+    return sorted({addresses.get(node or "", "") for node in leaders - {node_id}} - {""})
+
+
 def topic_message(
     info: TopicInfo, statuses: list[PartitionStatus], addresses: Mapping[str, str] | None = None
 ) -> pb.Topic:

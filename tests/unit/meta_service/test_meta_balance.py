@@ -122,7 +122,7 @@ def test_replicas_of_a_partition_go_to_unused_racks() -> None:
 
 
 def test_what_every_node_has_of_its_own_does_not_move() -> None:
-    for name in ("__retained", "_lakemq_queues"):
+    for name in ("__retained", "__audit"):
         assert is_brokers_own(name) and is_node_own(name)
         old = replace(topic(*[("a",)] * 4), name=name)
         assert plan([old], [node("a"), node("b")]) == []

@@ -216,7 +216,7 @@ class Client:
         Iterate it; `QueueOptions` lists the options. Closed with the client, or as an async
         context manager.
         """
-        made = Queue(self._connection.channel, topic, group, options)
+        made = Queue(self._connection.routes, topic, group, options)
         self._queues.add(made)
         return made
 

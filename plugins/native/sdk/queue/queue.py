@@ -8,9 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypedDict
-
-import grpc
+from typing import Any, Final, Self, TypedDict
 
 from lakemq.broker_core.api.errors import (
     CorruptBatch,
@@ -22,16 +20,17 @@ from lakemq.broker_core.api.errors import (
 from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.records.headers import decode_headers
 from lakemq.plugins.native.proto import queues_pb2 as pb
-from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesStub
 from lakemq.plugins.native.sdk.arguments import check_options
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy
+from lakemq.plugins.native.sdk.net.routes import Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
+from lakemq.plugins.native.sdk.queue.calls import QueueCalls
 from lakemq.plugins.native.sdk.queue.record import QueueRecord, Settling
 
-if TYPE_CHECKING:
-    from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesAsyncStub  # in the stub file only
-
 _RELEASE_S: Final = 2.0
+_SILENT_S: Final = 1.0
+"""A node of several that says nothing for so long is asked whether it is there, and left when it
+does not answer within the same time."""
 
 
 class QueueOptions(TypedDict, total=False):
@@ -83,13 +82,13 @@ class Queue:
 
     def __init__(
         self,
-        channel: grpc.aio.Channel,
+        routes: Routes,
         topic: str,
         group: str,
         options: QueueOptions,
     ) -> None:
         self.topic, self.group = topic, group
-        self._stub: QueuesAsyncStub = QueuesStub(channel)
+        self._calls = QueueCalls(routes)
         prefetch, settings = queue_settings(options)
         try:
             self._open = pb.OpenQueue(
@@ -105,9 +104,11 @@ class Queue:
         self._failed: LakeMQError | None = None
         self._came_s = monotonic()
         """When the application last came for a message."""
+        self._heard_s = 0.0
+        """When the broker last said anything."""
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._call: grpc.aio.StreamStreamCall[pb.QueueRequest, pb.QueueResponse] | None = None
+        self._call: Any = None
 
     # -- life
 
@@ -127,6 +128,7 @@ class Queue:
         """Join the queue; it is made if it is new. Done by the first iteration too. Raises
         NotAuthorized, UnknownTopic, InvalidRequest (a setting that does not hold)."""
         if not self._tasks:
+            self._calls.routes.start()  # another node may have to be asked for the coordinator
             self._tasks = [asyncio.create_task(self._drive()), asyncio.create_task(self._extend())]
         # Errors such as NotAuthorized come as the stream's first answer, so that they are raised
         # here and not by the first record.
@@ -168,15 +170,21 @@ class Queue:
     async def _drive(self) -> None:
         pauses = backoff_s()
         while True:
+            watch = None
             try:
-                self._call = self._stub.ConsumeQueue(self._requests())
+                await self._calls.log_in()
+                self._call = self._calls.stub.ConsumeQueue(self._requests())
+                watch = asyncio.create_task(self._end_if_silent(self._call))
                 async for response in self._call:
                     pauses = backoff_s()
+                    self._heard_s = monotonic()
                     self._told(response)
                 failure: LakeMQError = Unavailable("the broker ended the stream")
             except LakeMQError as error:
                 failure = error
             finally:
+                if watch is not None:
+                    watch.cancel()
                 if self._call is not None:
                     self._call.cancel()
                 # On every end of a stream, whatever its reason: locks do not outlive the
@@ -188,7 +196,23 @@ class Queue:
                 self._failed = failure
                 self._changed.set()
                 return
-            await asyncio.sleep(next(pauses))
+            if not self._calls.failed(failure):
+                await asyncio.sleep(next(pauses))
+
+    async def _end_if_silent(self, call: Any) -> None:
+        """End the stream to a node that stands still: another one may coordinate by then. Where
+        there is no other node it is waited for."""
+        while True:
+            self._heard_s = monotonic()
+            await asyncio.sleep(_SILENT_S)
+            if monotonic() - self._heard_s < _SILENT_S or self._calls.alone:
+                continue
+            asked_s = monotonic()
+            self._settling.ping()
+            await asyncio.sleep(_SILENT_S)
+            if self._heard_s < asked_s:
+                call.end(Unavailable(f"the coordinator said nothing for {2 * _SILENT_S} s"))
+                return
 
     async def _requests(self) -> AsyncIterator[pb.QueueRequest]:
         yield pb.QueueRequest(open=self._open)

@@ -207,6 +207,13 @@ class Settling:
                 )
             )
 
+    def ping(self) -> None:
+        """Have the broker answer, whatever it is: a settlement of no record."""
+        self._next_id += 1
+        self._out.put_nowait(
+            pb.SettleRecords(request_id=self._next_id, settlement=pb.SETTLEMENT_EXTEND)
+        )
+
     async def requests(self) -> AsyncIterator[pb.SettleRecords]:
         """What is to be sent on this connection."""
         out = self._out
