@@ -85,6 +85,7 @@ def application(options: DashboardOptions, version: str) -> Starlette:
 
     return Starlette(
         routes=[*_routes(site), Mount("/static", StaticFiles(directory=STATIC))],
+        exception_handlers={404: site.failed, 500: site.failed},
         lifespan=lifespan,
         middleware=[Middleware(Guard, options=options, session_of=session_of_request)],
     )

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from jinja2 import Environment
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -31,21 +32,31 @@ class Link(NamedTuple):
     label: str
     key: str
     """`g` and this key go there."""
+    also: tuple[str, ...] = ()
+    """Paths of other pages that are found there."""
+
+    def holds(self, here: str) -> bool:
+        """Whether a page is this one, or found there."""
+        if self.path == "/":
+            return here == "/"
+        return here.startswith((self.path, *self.also))
 
 
 NAVIGATION: Final[Sequence[tuple[str, Sequence[Link]]]] = (
     ("See", (
-        Link("/", "Overview", "o"), Link("/topics", "Topics", "t"),
+        Link("/", "Overview", "o"), Link("/topics", "Topics", "t", ("/topic-", "/partitions")),
         Link("/messages", "Messages", "m"), Link("/explain", "Explain", "e"),
         Link("/ledger", "Ledger", "l"),
     )),
     ("Flow", (
-        Link("/clients", "Clients", "c"), Link("/groups", "Groups", "q"),
-        Link("/queues", "Queues", "w"), Link("/schemas", "Schemas", "s"),
-        Link("/transactions", "Transactions", "x"), Link("/exports", "Exports", "d"),
+        Link("/clients", "Clients", "c", ("/bans", "/retained", "/bridges")),
+        Link("/groups", "Groups", "q"),
+        Link("/queues", "Queues", "w"), Link("/schemas", "Schemas", "s", ("/schema-",)),
+        Link("/transactions", "Transactions", "x", ("/schedules",)),
+        Link("/exports", "Exports", "d"),
     )),
     ("Run", (
-        Link("/cluster", "Cluster", "n"), Link("/access", "Access", "u"),
+        Link("/cluster", "Cluster", "n"), Link("/access", "Access", "u", ("/keys",)),
         Link("/plugins", "Plugins", "p"), Link("/audit", "Audit", "a"),
     )),
 )  # fmt: skip
@@ -181,6 +192,17 @@ class Site:
                 )  # fmt: skip
 
         return answer
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """Where no page is found, or one has a defect."""
+        if isinstance(error, HTTPException):
+            problem = ApiProblem(error.status_code, "UNKNOWN_PAGE", "There is no such page.")
+        else:
+            problem = ApiProblem(500, "INTERNAL", "This is a defect: the dashboard's log has more.")
+        if getattr(request.state, "session", None) is None:
+            return PlainTextResponse(problem.detail, problem.status)
+        title = "This page can't be shown"
+        return self.page(request, "problem.html", title, status=problem.status, problem=problem)
 
     def logged_out(self, request: Request) -> Response:
         """The broker no longer takes these credentials, or the user is done."""

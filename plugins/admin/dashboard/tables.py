@@ -94,6 +94,11 @@ class Shown:
     as_of: str
     missing: Sequence[Mapping[str, str]]
 
+    @property
+    def noun(self) -> str:
+        """Of what there are `total`."""
+        return self.table.noun.removesuffix("s") if self.total == 1 else self.table.noun
+
     def link(self, **changes: str | None) -> str:
         """This view with other fields of its query; None: without it."""
         fields = {**self.asked, **changes}

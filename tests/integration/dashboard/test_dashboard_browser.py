@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,7 +13,7 @@ import pytest
 import lakemq
 from lakemq.plugins.native.sdk.exports import ExportReport
 from tests.support.node.dashboard import AXE, chromium, dashboard_of, need_browser
-from tests.support.node.node import NodeProcess
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -24,8 +25,21 @@ PAGES = (
     "/audit", "/topics/none", "/login", "/queues/workers/air?node=node-1&partition=0&offset=0",
     "/schemas/reading", "/schema-new", "/schedules/later?node=node-1",
     "/explain?topic=air&partition=0&offset=1", "/retained", "/bridges", "/exports",
-    "/ledger-devices", "/keys",
+    "/ledger", "/ledger-devices", "/keys", "/partitions", "/queues", "/no-such-page",
 )  # fmt: skip
+
+
+LONG = "plant.hall-north.sensor-readings.air-quality"
+BRIDGE = """
+[[plugins.bridge.links]]
+name = "cloud-of-the-company"
+url = "mqtt://127.0.0.1:1"
+client_id = "lakemq-plant-7-hall-north"
+[[plugins.bridge.links.rules]]
+direction = "out"
+filter = "plant/#"
+remote_prefix = "site-7/"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +52,24 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def url(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A dashboard of a node with a topic, whose records a group has read."""
-    with NodeProcess(tmp_path_factory.mktemp("browser")) as node:
+    with NodeProcess(tmp_path_factory.mktemp("browser"), PORTS_FREE + BRIDGE) as node:
         with lakemq.connect(node.native, timeout_s=10) as client:
             client.create_topic("air")
             for number in range(3):
                 client.send("air", b'{"co": %d}' % number, key=b"station")
             client.create_topic("dead")
-            told = ExportReport("s3://lake/air", "delta", 7, 5_000, 0, 40_000, 1_000)
+            told = ExportReport(
+                "s3://company-lakehouse-production/bronze/hall-north/sensor-readings-air-quality",
+                "iceberg", 4_711, 12_000_000, 3, 1_500_000_000, 800,
+            )  # fmt: skip
             client.reset_offsets(
-                "export.air", {lakemq.TopicPartition("air", 0): 1}, metadata=told.to_text()
-            )
+                "export.sensor-readings-to-the-lake",
+                {lakemq.TopicPartition("air", 0): 1}, metadata=told.to_text(),
+            )  # fmt: skip
+            client.create_topic(LONG, config={"ledger": "device=$.by.serial; sequence=$.by.seq"})
+            for number in (1, 2, 5):
+                by = {"serial": "urn:dev:ops:32473-refrigerator-5002-hall-north", "seq": number}
+                client.send(LONG, json.dumps({"by": by}).encode())
             client.admin.alter_queue("workers", "air", dead_letter="dead")
             client.schemas.register("reading", "json-schema", '{"type": "object"}')
             client.schedules.send("air", b"x", delay=timedelta(hours=1), schedule_id="later")
@@ -100,6 +122,33 @@ def test_axe_finds_nothing(page: Page, path: str) -> None:
         assert found_by_axe(page, *rules) == []
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width, f"the page is {wide} px wide"
+
+
+WIDER = """() => [document.documentElement, ...document.querySelectorAll(".scroll, pre")]
+  .filter(each => each.scrollWidth > each.clientWidth)
+  .map(each => [each.tagName, each.ariaLabel, each.scrollWidth, each.clientWidth])"""
+"""What can be scrolled sideways."""
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_nothing_is_scrolled_sideways(page: Page, path: str) -> None:
+    """What does not fit as a table is shown as cards: nowhere in a wide window."""
+    page.goto(path)
+    if path.startswith("/ledger"):
+        while not page.get_by_text(LONG).count():  # it is counted within a second
+            page.goto(path)
+    for width in (1440, 1024, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+        assert page.evaluate(WIDER) == [], f"{width} px"
+        cards = page.locator(".cards")
+        if width == 1440:
+            assert cards.count() == 0
+    if path == "/exports":
+        cell = cards.get_by_text("12,000,000", exact=True)
+        assert cell.get_attribute("data-label") == "Rows of the last"
+        page.set_viewport_size({"width": 1440, "height": 900})
+        page.wait_for_selector(".scroll:not(.cards)")
 
 
 def test_plots_and_tiles_are_live(page: Page) -> None:

@@ -162,7 +162,7 @@ def test_retained_messages_and_the_way_of_one(
     publisher.loop_stop()
     listed = f"/retained?filter={name.replace('a b', '%2B')}"
     page = shown_soon(lambda: root.get(listed), name)
-    assert "1 retained messages" in page.text
+    assert "1 retained message;" in page.text
     one = f"/retained/{name.replace('/', '%2F').replace(' ', '%20')}"
     page = root.get(f"{one}?node=node-1")
     assert "<21.5>" in page.text and "<21.5>" not in page.body

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
+from starlette.routing import Route
 from starlette.types import Message, Receive
 from typer import Typer
 from typer.testing import CliRunner
@@ -25,6 +26,7 @@ from lakemq.plugins.admin.dashboard.poller import STREAMS_OF_ONE_MAX, Poller
 from lakemq.plugins.admin.dashboard.rendering import duration, moment, short, shown, size
 from lakemq.plugins.admin.dashboard.serving import server
 from lakemq.plugins.admin.dashboard.sessions import SESSION_MAX_MS, Session, Sessions
+from lakemq.plugins.admin.dashboard.site import NAVIGATION
 from lakemq.plugins.admin.dashboard.tables import Column, Table, as_csv, shown_of
 from lakemq.plugins.admin.resources.metrics import totals
 
@@ -199,6 +201,43 @@ def test_a_saved_list_holds_no_formula() -> None:
     meta = {"next": None, "total": 1, "as_of": "2026-11-22T17:18:38.887Z", "missing": []}
     page = shown_of(table, "/x", {}, {"data": [{"name": "=1+1", "lag": -3}], "meta": meta})
     assert as_csv(page).splitlines() == ["Name,Lag", "'=1+1,-3"]
+
+
+def test_every_page_is_found_in_the_navigation() -> None:
+    app = application.application(DashboardOptions("http://127.0.0.1:1"), "0")
+    pages = [route.path for route in app.routes if isinstance(route, Route) and "GET" in (
+        route.methods or ()
+    )]  # fmt: skip
+    links = [link for _, links in NAVIGATION for link in links]
+    hidden = {"/livez", "/login", "/attention", "/history", "/events"}
+    found = {path: [link.label for link in links if link.holds(path)] for path in pages}
+    assert [path for path, labels in found.items() if len(labels) != 1] == [
+        path for path in pages if path in hidden
+    ]
+
+
+async def test_a_defect_of_a_page_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def opened(client: AdminClient, sessions: Sessions, who: Credentials) -> Session:
+        return sessions.open(who, "anonymous", (), ())
+
+    async def get(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(application, "opened", opened)
+    monkeypatch.setattr(AdminClient, "get", get)
+    app = application.application(DashboardOptions("http://127.0.0.1:1"), "0")
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "GET", "path": "/topics", "query_string": b"",
+        "scheme": "http", "headers": [(b"host", b"127.0.0.1:9705")],
+    }  # fmt: skip
+    with pytest.raises(ZeroDivisionError):  # the server logs it
+        await app(scope, cast(Receive, None), send)
+    assert sent[0]["status"] == 500 and b"This is a defect" in sent[1]["body"]
 
 
 def test_other_machines_need_tls() -> None:

@@ -20,6 +20,34 @@
     if (time && !time.title) time.title = `${new Date(time.dateTime).toLocaleString()} here`;
   });
 
+  // ---- tables
+
+  // A row whose table is wider than its place is shown as a card: each value under its label.
+  const fit = (region) => {
+    const table = region.querySelector("table");
+    if (!table || !table.tHead) return;
+    region.classList.remove("cards");
+    if (region.scrollWidth <= region.clientWidth) return;
+    const labels = [...table.tHead.rows[0].cells].map((each) => each.textContent.replace(/[▲▼]/, "").trim());
+    for (const row of table.tBodies[0].rows)
+      for (const cell of row.cells)
+        if (cell.colSpan === 1) cell.dataset.label = labels[cell.cellIndex] || "";
+    region.classList.add("cards");
+  };
+  const fitAll = () => {
+    for (const cell of document.querySelectorAll(".scroll td")) {
+      const text = cell.textContent.trim();
+      cell.classList.toggle("long", /\S{25}/.test(text));
+      // Names and addresses break behind a hyphen only where they have to.
+      cell.classList.toggle("short", text.length <= 16);
+    }
+    document.querySelectorAll(".scroll").forEach(fit);
+  };
+  fitAll();
+  addEventListener("resize", fitAll);
+  document.addEventListener("htmx:after:swap", fitAll);
+  document.addEventListener("toggle", fitAll, true);
+
   // ---- keys
 
   let wentAt = 0;
