@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -21,9 +22,9 @@ from lakemq.broker_core.api.errors import (
     BatchCommitted,
     InvalidRequest,
     LakeMQError,
+    NotLeader,
     OutcomeUnknown,
     Unavailable,
-    UnknownTopic,
     UnknownTransaction,
 )
 from lakemq.broker_core.api.leadership import check_partition, leadership
@@ -35,6 +36,7 @@ from lakemq.broker_core.api.transactions.types import (
     SINK,
     CommitAnswer,
     CommitOutcome,
+    CommitTry,
     Effect,
     OpenedOwner,
     Owner,
@@ -50,10 +52,9 @@ from lakemq.broker_core.transactions import state as states
 from lakemq.broker_core.transactions.formats import StagedKey
 from lakemq.broker_core.transactions.owner_log import OwnerLog, StoredOwners
 from lakemq.broker_core.transactions.owners import CommitRunner, OwnerRuntime
-from lakemq.broker_core.transactions.participants import Participants, decide_all
+from lakemq.broker_core.transactions.participants import Participants
 from lakemq.broker_core.transactions.staged import Staged, StagedTable, StagingLimits
 from lakemq.broker_core.transactions.state import (
-    CommitTarget,
     OwnerState,
     PendingCommit,
     check_epoch,
@@ -67,8 +68,6 @@ _T = TypeVar("_T")
 
 _TICK_S: Final = 0.5
 _FREE_EVERY_TICKS: Final = 4
-_RECORDS_MAX: Final = 2**31 - 1
-"""Of one commit in one partition: sequence numbers must not wrap."""
 
 
 def wall_clock_ms() -> int:
@@ -99,7 +98,7 @@ class TransactionCoordinator:
             lambda *given: broker.schemas.check_batch(*given), now_ms
         )
         self.counters = TransactionCounters()
-        self.participants = Participants(broker.node_id, call)
+        self.participants = Participants(broker.node_id, call, self._is_decided_here)
         self.targets = Targets(broker, call)
         self._broker = broker
         self._settings = settings
@@ -286,8 +285,14 @@ class TransactionCoordinator:
 
     async def _store(self, owner: Owner, owned: OwnerRuntime, state: OwnerState) -> None:
         """Write a state; it holds when this returns."""
+        owned.in_doubt = True
         result = await self._log.append(owner, state)
-        owned.known, owned.offset = state, int(result.base_offset)
+        owned.known, owned.offset, owned.in_doubt = state, int(result.base_offset), False
+
+    async def _settle(self, owner: Owner, owned: OwnerRuntime) -> None:
+        """A decision that was tried, and may be on disk, is void when this returns."""
+        if owned.in_doubt and owned.known is not None:
+            await self._store(owner, owned, owned.known)
 
     async def _applied(self, owner: Owner, owned: OwnerRuntime) -> None:
         """Wait until the newest commit is applied. Raises Unavailable."""
@@ -438,39 +443,18 @@ class TransactionCoordinator:
         effects: Sequence[Effect],
     ) -> None:
         """Write the commit's record: from then on the commit is decided."""
+        await self._settle(owner, owned)
         fresh = await self._broker.allocate_producer_id() if owned.state.needs_producer_id else None
-        targets = await self._targets(self._staged.chosen(owner, batch_id, winners))
-        decided, undo = decide_all(self.participants, effects)
-        pending = PendingCommit(targets, decided)
+        targets = await self.targets.of(self._staged.chosen(owner, batch_id, winners))
+        commit = CommitTry(owner, owned.state.epoch, batch_id, secrets.randbits(63))
+        decided = await self.participants.prepare(commit, effects)
+        pending = PendingCommit(targets, decided, commit.number if decided else -1)
         state = states.committed(owned.state, batch_id, pending, fresh, self._now_ms())
-        try:
-            await self._store(owner, owned, state)
-        except BaseException:
-            undo()
-            raise
+        # Should it fail, the record may be there all the same: what is held for the effects is
+        # given up when its holders ask, once that is settled.
+        await self._store(owner, owned, state)
         self.counters.commits += 1
         self._begin_applying(owner, owned, resumed=False)
-
-    async def _targets(self, chosen: Sequence[Staged]) -> tuple[CommitTarget, ...]:
-        """Raises UnknownTopic when one was deleted since."""
-        records: dict[tuple[str, int], int] = {}
-        for staged in chosen:
-            place = (staged.key.topic, staged.key.partition)
-            if self._broker.topic(staged.key.topic).topic_id != staged.key.topic_id:
-                raise UnknownTopic(f"topic {staged.key.topic} was deleted and created again since")
-            records[place] = records.get(place, 0) + staged.key.records
-        # Sequence numbers have 32 bits (KIP-98), and must not wrap within one commit.
-        if any(count > _RECORDS_MAX for count in records.values()):
-            raise InvalidRequest(f"a commit takes {_RECORDS_MAX} records a partition")
-        # Taken before the decision is written: none of its records can lie below.
-        floors = await asyncio.gather(*(self.targets.floor(*place) for place in records))
-        return states.targets_of(
-            (
-                (each.key.topic, each.key.topic_id, each.key.partition, each.entry)
-                for each in chosen
-            ),
-            dict(zip(records, floors, strict=True)),
-        )
 
     def _begin_applying(self, owner: Owner, owned: OwnerRuntime, *, resumed: bool) -> None:
         owned.begin()
@@ -504,6 +488,30 @@ class TransactionCoordinator:
         self.counters.applied_batches += 1
 
     # -- the rest
+
+    async def is_decided(self, commit: CommitTry) -> bool:
+        """Whether what was prepared for this try is to be applied. Raises NotLeader,
+        Unavailable."""
+        try:
+            return await self._is_decided_here(commit)
+        except NotLeader as error:
+            return await self.participants.ask_decided(commit, error)
+
+    async def _is_decided_here(self, commit: CommitTry) -> bool:
+        owner = commit.owner
+        await self._arrive(owner)
+        owned = self._owners.get(owner)
+        if owned is None:
+            return False
+        if owned.lock.locked():  # it may be on its way to be decided: who asks waits, not a call
+            raise Unavailable(f"{owner} is being committed or opened; ask again")
+        return await self._run_to_completion(owner, owned, self._is_decided(owned, commit))
+
+    async def _is_decided(self, owned: OwnerRuntime, commit: CommitTry) -> bool:
+        async with owned.lock:
+            await self._settle(commit.owner, owned)
+            pending = owned.known.pending if owned.known else None
+            return pending is not None and pending.number == commit.number
 
     async def abort(self, owner: Owner, epoch: int, batch_id: int, *, principal: Principal) -> None:
         """Drop what is staged under a batch id that is not committed. Raises ProducerFenced."""

@@ -35,6 +35,8 @@ _STATE: Final = struct.Struct("<BIqqHIqBIH")
 _TARGET: Final = struct.Struct("<H16sIqI")
 _ENTRY: Final = struct.Struct("<HqI")
 _EFFECT: Final = struct.Struct("<HI")
+_NUMBER: Final = ""
+"""In place of a participant's name, of the last effect: its data is the number of the try."""
 _FLOOR: Final = struct.Struct("<Bq")
 
 
@@ -135,6 +137,8 @@ def encode_state(state: OwnerState) -> bytes:
     """Value of the topic of transactions; targets and effects follow the fixed part."""
     pending = state.pending
     targets, effects = (pending.targets, pending.effects) if pending else ((), ())
+    if pending is not None and pending.number >= 0:
+        effects = (*effects, (_NUMBER, pending.number.to_bytes(8, "little")))
     parts = [
         _STATE.pack(
             _VERSION, state.epoch, state.last_batch_id, state.producer_id, state.producer_epoch,
@@ -169,6 +173,12 @@ def decode_state(data: bytes) -> OwnerState:
         reader = _Reader(data, _STATE.size)
         targets = tuple(reader.target() for _ in range(target_count))
         effects = tuple(reader.effect() for _ in range(effect_count))
+        number = -1
+        if effects and effects[-1][0] == _NUMBER:
+            number = int.from_bytes(effects[-1][1], "little")
+            effects = effects[:-1]
+            if not 0 <= number < 2**63:
+                raise ValueError(f"a try with the number {number}")
     except struct.error as error:
         raise ValueError(f"a state of {len(data)} bytes: {error}") from None
     if reader.at != len(data):
@@ -180,7 +190,7 @@ def decode_state(data: bytes) -> OwnerState:
         producer_epoch,
         timeout_ms,
         updated_ms,
-        PendingCommit(targets, effects) if has_pending else None,
+        PendingCommit(targets, effects, number) if has_pending else None,
     )
 
 

@@ -39,6 +39,8 @@ class OwnerRuntime:
         """Of the record that holds `known`, or one below; -1: there is none."""
         self.tasks: set[asyncio.Task[Any]] = set()
         """That change it."""
+        self.in_doubt = False
+        """A newer state than `known` may be on disk."""
         self.ended = False
         """Another node acts for it, or may."""
         self.lock = asyncio.Lock()

@@ -46,6 +46,8 @@ class PendingCommit:
     targets: tuple[CommitTarget, ...]
     effects: tuple[tuple[str, bytes], ...] = ()
     """(participant, its data)"""
+    number: int = -1
+    """Of the try (`CommitTry`) that prepared the effects; -1: a build from before decided it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ def progressed(
     """Some of the commit is applied; `targets` are left."""
     assert state.pending is not None
     effects = () if effects_done else state.pending.effects
-    return replace(state, pending=PendingCommit(tuple(targets), effects))
+    return replace(state, pending=replace(state.pending, targets=tuple(targets), effects=effects))
 
 
 def applied(state: OwnerState) -> OwnerState:

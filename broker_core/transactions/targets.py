@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from lakemq.broker_core.api.errors import NotLeader, Unavailable
+from lakemq.broker_core.api.errors import InvalidRequest, NotLeader, Unavailable, UnknownTopic
 from lakemq.broker_core.api.leadership import check_partition
 from lakemq.broker_core.api.ports import Broker, PartitionLog
 from lakemq.broker_core.api.records.batch import split
@@ -20,12 +20,15 @@ from lakemq.broker_core.cluster.identity import Peer
 from lakemq.broker_core.cluster.proto import peer_pb2 as pb
 from lakemq.broker_core.cluster.wire import BadFrame
 from lakemq.broker_core.partitions import Partitions
-from lakemq.broker_core.transactions.state import CommitTarget, OwnerState
+from lakemq.broker_core.transactions.staged import Staged
+from lakemq.broker_core.transactions.state import CommitTarget, OwnerState, targets_of
 
 METHOD: Final = "Appended"
 Call = Callable[[str, str, bytes, float], Awaitable[bytes]]
 """As `Peers.call`."""
 
+_RECORDS_MAX: Final = 2**31 - 1
+"""Of one commit in one partition: sequence numbers must not wrap."""
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 _SCAN_WAIT_MS: Final = 500
 _ANSWER_S: Final = 2.0
@@ -54,6 +57,28 @@ class Targets:
         self._broker = broker
         self._call = call
         self._room = asyncio.Semaphore(_CALLS_AT_ONCE)
+
+    async def of(self, chosen: Sequence[Staged]) -> tuple[CommitTarget, ...]:
+        """What each partition gets of a commit. Raises UnknownTopic when one was deleted since,
+        InvalidRequest, and as `floor`."""
+        records: dict[tuple[str, int], int] = {}
+        for staged in chosen:
+            place = (staged.key.topic, staged.key.partition)
+            if self._broker.topic(staged.key.topic).topic_id != staged.key.topic_id:
+                raise UnknownTopic(f"topic {staged.key.topic} was deleted and created again since")
+            records[place] = records.get(place, 0) + staged.key.records
+        # Sequence numbers have 32 bits (KIP-98), and must not wrap within one commit.
+        if any(count > _RECORDS_MAX for count in records.values()):
+            raise InvalidRequest(f"a commit takes {_RECORDS_MAX} records a partition")
+        # Taken before the decision is written: none of its records can lie below.
+        floors = await asyncio.gather(*(self.floor(*place) for place in records))
+        return targets_of(
+            (
+                (each.key.topic, each.key.topic_id, each.key.partition, each.entry)
+                for each in chosen
+            ),
+            dict(zip(records, floors, strict=True)),
+        )
 
     async def floor(self, topic: str, partition: int) -> int:
         """An offset that all records appended from now on lie at or above, near the log's end.

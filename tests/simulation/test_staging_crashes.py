@@ -25,7 +25,7 @@ from lakemq.broker_core.api.errors import (
 from lakemq.broker_core.api.records.batch import RecordBatch, encode
 from lakemq.broker_core.api.transactions.types import (
     CommitOutcome,
-    Decision,
+    CommitTry,
     Effect,
     OpenedOwner,
     Owner,
@@ -55,11 +55,17 @@ class Tally:
         self.durable = durable
         self.in_force: set[bytes] = set(durable)
 
-    def decide(self, asked: object) -> Decision:
+    def encode(self, asked: object) -> bytes:
         assert isinstance(asked, bytes)
-        assert asked not in self.in_force, "the same commit is decided twice"
+        return asked
+
+    async def prepare(self, commit: CommitTry, asked: bytes) -> bytes:
+        assert asked not in self.durable, "the same commit is decided twice"
         self.in_force.add(asked)
-        return Decision(asked, lambda: self.in_force.discard(asked))
+        return asked
+
+    async def undo(self, data: bytes) -> None:
+        self.in_force.discard(data)
 
     def restore(self, data: bytes) -> None:
         self.in_force.add(data)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from lakemq.broker_core.api.transactions.types import (
     CommitAnswer,
-    Decision,
+    CommitTry,
     Effect,
     OpenedOwner,
     Owner,
@@ -21,21 +21,37 @@ from lakemq.broker_core.api.types import Principal
 
 
 class Participant(Protocol):
-    """Takes part in commits with effects of its own, under a registered name."""
+    """Takes part in commits with effects of its own, under a registered name: what is held at
+    `prepare` takes effect when the commit's record says so, and not otherwise.
 
-    def decide(self, asked: object) -> Decision:
-        """Consent to the effect, or raise a LakeMQError. Called right before the commit's record is
-        appended; must not block."""
+    An effect may be the matter of another node than the one that coordinates the commit. All
+    methods but `encode` raise NotLeader with that node's id then, and it is called instead. They
+    may be called again, late, and by several nodes.
+    """
+
+    def encode(self, asked: object) -> bytes:
+        """The effect as `prepare` takes it. Called at the commit's coordinator, with the rights of
+        who asks still to be checked here. Raises NotAuthorized, InvalidRequest."""
+
+    async def prepare(self, commit: CommitTry, asked: bytes) -> bytes:
+        """Consent to the effect and hold it, so that nothing else can get in its way; what is
+        returned goes into the commit's record. Void by this is what was held for another try of
+        the same owner. Raises a LakeMQError: the commit is refused.
+
+        What is held for long, because neither `apply` nor `undo` comes, is asked for
+        (`Transactions.is_decided`).
+        """
+
+    async def undo(self, data: bytes) -> None:
+        """Give up what `prepare` has held, if it still is: the try is void."""
 
     def restore(self, data: bytes) -> None:
         """Take up the effect of a commit that was decided before a restart, or by another node, and
         is not applied. Called when the participant registers, or this node takes the commit over,
-        before `apply`; must not block."""
+        before `apply`; must not block. Does nothing where the effect is another node's matter."""
 
     async def apply(self, data: bytes) -> None:
-        """Make the effect durable. Called at least once for every commit, after a restart again,
-        also by other nodes, late and in any order: it must be idempotent. Raises NotLeader with the
-        id of the node whose matter it is, which is called then."""
+        """Make the effect of a decided commit durable."""
 
 
 class Transactions(Protocol):
@@ -105,6 +121,11 @@ class Transactions(Protocol):
 
     async def delete(self, owner: Owner, *, principal: Principal) -> None:
         """Delete the owner, with the id of the batch that it committed last. UnknownTransaction."""
+
+    async def is_decided(self, commit: CommitTry) -> bool:
+        """Whether what was prepared for this try is part of a decided commit that is not applied;
+        if not, it never will be. Asked of the owner's coordinator, whichever node that is. Raises
+        NotLeader, Unavailable: not known now."""
 
     def register_participant(self, name: str, participant: Participant) -> None:
         """Register a participant: commits that waited for it since the start are restored at

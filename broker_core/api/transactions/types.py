@@ -8,7 +8,6 @@ be in their partitions exactly once, whatever crashes. The others are dropped an
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,6 +38,18 @@ class StagedBatchId(NamedTuple):
     """Attempts of one task compete; the commit names one of them."""
     number: int
     """From 0, without gaps, within one attempt."""
+
+
+class CommitTry(NamedTuple):
+    """One attempt of a coordinator to decide a commit. Another attempt for the same batch id has
+    another number, so that what was held for the one is not taken for what is held for the
+    other."""
+
+    owner: Owner
+    epoch: int
+    batch_id: int
+    number: int
+    """Drawn at random, below 2**63."""
 
 
 class Winner(NamedTuple):
@@ -100,16 +111,7 @@ class Effect:
 
     participant: str
     asked: object
-    """For the participant's `decide`."""
-
-
-class Decision(NamedTuple):
-    """What a participant that agrees returns."""
-
-    data: bytes
-    """Kept in the commit's record, for `apply`."""
-    undo: Callable[[], None]
-    """Called when the commit's record could not be written: takes the effect back."""
+    """For the participant's `encode`."""
 
 
 @dataclass

@@ -16,6 +16,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -26,6 +27,35 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _Step:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StepEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Step.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STEP_UNKNOWN: _Step.ValueType  # 0
+    STEP_PREPARE: _Step.ValueType  # 1
+    """At the effect's node: hold it."""
+    STEP_APPLY: _Step.ValueType  # 2
+    """At the effect's node: it is decided."""
+    STEP_UNDO: _Step.ValueType  # 3
+    """At the effect's node: it is void."""
+    STEP_DECIDED: _Step.ValueType  # 4
+    """At the commit's coordinator: whether it is decided, and not applied."""
+
+class Step(_Step, metaclass=_StepEnumTypeWrapper): ...
+
+STEP_UNKNOWN: Step.ValueType  # 0
+STEP_PREPARE: Step.ValueType  # 1
+"""At the effect's node: hold it."""
+STEP_APPLY: Step.ValueType  # 2
+"""At the effect's node: it is decided."""
+STEP_UNDO: Step.ValueType  # 3
+"""At the effect's node: it is void."""
+STEP_DECIDED: Step.ValueType  # 4
+"""At the commit's coordinator: whether it is decided, and not applied."""
+Global___Step: _TypeAlias = Step  # noqa: Y015
 
 @_typing.final
 class ReplicaAsk(_message.Message):
@@ -593,42 +623,79 @@ class AppendedResponse(_message.Message):
 Global___AppendedResponse: _TypeAlias = AppendedResponse  # noqa: Y015
 
 @_typing.final
-class ApplyEffectRequest(_message.Message):
+class TakePartRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTICIPANT_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    OWNER_KIND_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    BATCH_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     participant: _builtins.str
-    """Name of the participant, which knows the form of the data."""
+    """Name of the participant, which knows the form of the data. Empty for STEP_DECIDED."""
+    step: Global___Step.ValueType
     data: _builtins.bytes
+    """Of PREPARE: what is asked; of APPLY and UNDO: what PREPARE answered."""
+    owner_kind: _builtins.str
+    """The commit that is tried; of PREPARE and DECIDED."""
+    owner: _builtins.str
+    epoch: _builtins.int
+    batch_id: _builtins.int
+    number: _builtins.int
     def __init__(
         self,
         *,
         participant: _builtins.str = ...,
+        step: Global___Step.ValueType = ...,
         data: _builtins.bytes = ...,
+        owner_kind: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        batch_id: _builtins.int = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "participant", b"participant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "data", b"data", "epoch", b"epoch", "number", b"number", "owner", b"owner", "owner_kind", b"owner_kind", "participant", b"participant", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ApplyEffectRequest: _TypeAlias = ApplyEffectRequest  # noqa: Y015
+Global___TakePartRequest: _TypeAlias = TakePartRequest  # noqa: Y015
 
 @_typing.final
-class ApplyEffectResponse(_message.Message):
+class TakePartResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    DATA_FIELD_NUMBER: _builtins.int
+    DECIDED_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    decided: _builtins.bool
+    code: _builtins.str
+    """Of an error; empty: none. A NOT_LEADER names the node."""
+    message: _builtins.str
+    leader: _builtins.str
     def __init__(
         self,
+        *,
+        data: _builtins.bytes = ...,
+        decided: _builtins.bool = ...,
+        code: _builtins.str = ...,
+        message: _builtins.str = ...,
+        leader: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "data", b"data", "decided", b"decided", "leader", b"leader", "message", b"message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ApplyEffectResponse: _TypeAlias = ApplyEffectResponse  # noqa: Y015
+Global___TakePartResponse: _TypeAlias = TakePartResponse  # noqa: Y015
 
 @_typing.final
 class AdministerRequest(_message.Message):

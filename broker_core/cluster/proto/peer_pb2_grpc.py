@@ -59,10 +59,10 @@ class PeerStub:
                 request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AppendedRequest.SerializeToString,
                 response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AppendedResponse.FromString,
                 _registered_method=True)
-        self.ApplyEffect = channel.unary_unary(
-                '/lakemq.peer.v1.Peer/ApplyEffect',
-                request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ApplyEffectRequest.SerializeToString,
-                response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ApplyEffectResponse.FromString,
+        self.TakePart = channel.unary_unary(
+                '/lakemq.peer.v1.Peer/TakePart',
+                request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.TakePartRequest.SerializeToString,
+                response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.TakePartResponse.FromString,
                 _registered_method=True)
         self.Administer = channel.unary_unary(
                 '/lakemq.peer.v1.Peer/Administer',
@@ -116,8 +116,9 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ApplyEffect(self, request, context):
-        """What a commit makes effective beside its records, at the node that it belongs to: repeatable.
+    def TakePart(self, request, context):
+        """What a commit makes effective beside its records, at the node whose matter it is; and whether
+        a commit is decided, at its coordinator. All repeatable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -165,10 +166,10 @@ def add_PeerServicer_to_server(servicer, server):
                     request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AppendedRequest.FromString,
                     response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.AppendedResponse.SerializeToString,
             ),
-            'ApplyEffect': grpc.unary_unary_rpc_method_handler(
-                    servicer.ApplyEffect,
-                    request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ApplyEffectRequest.FromString,
-                    response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ApplyEffectResponse.SerializeToString,
+            'TakePart': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakePart,
+                    request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.TakePartRequest.FromString,
+                    response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.TakePartResponse.SerializeToString,
             ),
             'Administer': grpc.unary_unary_rpc_method_handler(
                     servicer.Administer,
@@ -327,7 +328,7 @@ class Peer:
             _registered_method=True)
 
     @staticmethod
-    def ApplyEffect(request,
+    def TakePart(request,
             target,
             options=(),
             channel_credentials=None,
@@ -340,9 +341,9 @@ class Peer:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/lakemq.peer.v1.Peer/ApplyEffect',
-            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ApplyEffectRequest.SerializeToString,
-            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.ApplyEffectResponse.FromString,
+            '/lakemq.peer.v1.Peer/TakePart',
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.TakePartRequest.SerializeToString,
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.TakePartResponse.FromString,
             options,
             channel_credentials,
             insecure,

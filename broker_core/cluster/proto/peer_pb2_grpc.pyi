@@ -54,8 +54,10 @@ class PeerStub:
     """Committed batches of a replica of the callee, for a replica that is damaged there."""
     Appended: _grpc.UnaryUnaryMultiCallable[_peer_pb2.AppendedRequest, _peer_pb2.AppendedResponse]
     """Where a partition that the callee leads ends, and what it has of a commit."""
-    ApplyEffect: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ApplyEffectRequest, _peer_pb2.ApplyEffectResponse]
-    """What a commit makes effective beside its records, at the node that it belongs to: repeatable."""
+    TakePart: _grpc.UnaryUnaryMultiCallable[_peer_pb2.TakePartRequest, _peer_pb2.TakePartResponse]
+    """What a commit makes effective beside its records, at the node whose matter it is; and whether
+    a commit is decided, at its coordinator. All repeatable.
+    """
     Administer: _grpc.UnaryUnaryMultiCallable[_peer_pb2.AdministerRequest, _peer_pb2.AdministerResponse]
     """A request to the admin API of the callee, from the node that an operator asked."""
     Talk: _grpc.StreamStreamMultiCallable[_peer_pb2.TalkSaid, _peer_pb2.TalkTold]
@@ -78,8 +80,10 @@ class PeerAsyncStub(PeerStub):
     """Committed batches of a replica of the callee, for a replica that is damaged there."""
     Appended: _aio.UnaryUnaryMultiCallable[_peer_pb2.AppendedRequest, _peer_pb2.AppendedResponse]  # type: ignore[assignment]
     """Where a partition that the callee leads ends, and what it has of a commit."""
-    ApplyEffect: _aio.UnaryUnaryMultiCallable[_peer_pb2.ApplyEffectRequest, _peer_pb2.ApplyEffectResponse]  # type: ignore[assignment]
-    """What a commit makes effective beside its records, at the node that it belongs to: repeatable."""
+    TakePart: _aio.UnaryUnaryMultiCallable[_peer_pb2.TakePartRequest, _peer_pb2.TakePartResponse]  # type: ignore[assignment]
+    """What a commit makes effective beside its records, at the node whose matter it is; and whether
+    a commit is decided, at its coordinator. All repeatable.
+    """
     Administer: _aio.UnaryUnaryMultiCallable[_peer_pb2.AdministerRequest, _peer_pb2.AdministerResponse]  # type: ignore[assignment]
     """A request to the admin API of the callee, from the node that an operator asked."""
     Talk: _aio.StreamStreamMultiCallable[_peer_pb2.TalkSaid, _peer_pb2.TalkTold]  # type: ignore[assignment]
@@ -131,12 +135,14 @@ class PeerServicer(metaclass=_abc_1.ABCMeta):
         """Where a partition that the callee leads ends, and what it has of a commit."""
 
     @_abc_1.abstractmethod
-    def ApplyEffect(
+    def TakePart(
         self,
-        request: _peer_pb2.ApplyEffectRequest,
+        request: _peer_pb2.TakePartRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_peer_pb2.ApplyEffectResponse, _abc.Awaitable[_peer_pb2.ApplyEffectResponse]]:
-        """What a commit makes effective beside its records, at the node that it belongs to: repeatable."""
+    ) -> _typing.Union[_peer_pb2.TakePartResponse, _abc.Awaitable[_peer_pb2.TakePartResponse]]:
+        """What a commit makes effective beside its records, at the node whose matter it is; and whether
+        a commit is decided, at its coordinator. All repeatable.
+        """
 
     @_abc_1.abstractmethod
     def Administer(

@@ -39,10 +39,9 @@ from lakemq.plugins.native.groups.coordinator import (
 )
 from lakemq.plugins.native.groups.offset_effect import OFFSETS, OffsetsParticipant
 from lakemq.plugins.native.groups.offset_expiry import OffsetExpiry
-from lakemq.plugins.native.groups.offset_log import OffsetLog
+from lakemq.plugins.native.groups.offset_log import OffsetLog, StoredOffsets
 from lakemq.plugins.native.groups.offset_table import (
     OFFSETS_TOPIC,
-    OffsetTable,
     check_commit,
     check_group_name,
 )
@@ -117,7 +116,7 @@ class GroupHost:
         self._residents = Residents(broker, self.offsets.topic, self)
         self._terms: dict[int, _Term] = {}
         """By partition of the offsets topic."""
-        self._participant = OffsetsParticipant(self)
+        self._participant = OffsetsParticipant(broker, self)
         self._streams: dict[tuple[str, str], _Stream] = {}
         self._expiry = OffsetExpiry(
             retention_ms=settings.group_offsets_retention_ms,
@@ -130,6 +129,7 @@ class GroupHost:
         """Load committed offsets and start expiring sessions and offsets."""
         await self._residents.start()
         self._broker.transactions.register_participant(OFFSETS, self._participant)
+        self._participant.start()
         self._tasks = [
             asyncio.create_task(self._tick()),
             asyncio.create_task(self._expire_offsets()),
@@ -141,20 +141,21 @@ class GroupHost:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+        await self._participant.stop()
         await self._residents.stop()
         for stream in self._streams.values():
             stream.end()
 
     # -- what this node coordinates
 
-    async def load(self, partition: int, end: int) -> OffsetTable:
+    async def load(self, partition: int, end: int) -> StoredOffsets:
         """As `Resident.load`."""
         return await self.offsets.load(partition, end)
 
-    def serve(self, partition: int, epoch: int, state: OffsetTable) -> None:
+    def serve(self, partition: int, epoch: int, state: StoredOffsets) -> None:
         """As `Resident.serve`."""
         now_ms = _now_ms()
-        self.offsets.table.merge(state)
+        self.offsets.take(state, now_ms)
         held = leadership(self._broker.topic(OFFSETS_TOPIC), partition)
         # Where no other node has a copy none has coordinated the groups: members have noticed the
         # end of this node's former process, and hold nothing.
@@ -181,8 +182,7 @@ class GroupHost:
         self._terms.pop(partition, None)
 
     def check_here(self, name: str) -> None:
-        """Raises NotLeader, with the address, where another node coordinates the group; Unavailable
-        while this one takes it over."""
+        """As `arrive`, at once, and of a group that there may not be."""
         partition = self.offsets.partition_of(name)
         if partition is not None:
             self._residents.check(partition)
@@ -192,9 +192,9 @@ class GroupHost:
         partition = self.offsets.partition_of(name)
         return partition is None or self._residents.serves(partition)
 
-    async def _arrive(self, name: str) -> None:
-        """As `check_here`, for a group that may be the first one; waits a while until it is taken
-        over."""
+    async def arrive(self, name: str) -> None:
+        """Raises NotLeader, with the address, where another node coordinates the group, which may
+        be the first one; Unavailable while this one takes it over, after a while."""
         check_group_name(name)
         await self.offsets.ensure()
         partition = self.offsets.partition_of(name)
@@ -231,6 +231,7 @@ class GroupHost:
             await asyncio.sleep(self._expiry.interval_ms / 1000)
             now_ms, wall_ms = _now_ms(), time.time_ns() // 1_000_000
             members = {name for name, group in self._coordinator.groups.items() if group.members}
+            members |= self.offsets.held.groups()
             for name in self._expiry.expired(self.offsets.table, members, now_ms, wall_ms):
                 try:
                     await self.offsets.delete(name)
@@ -273,7 +274,7 @@ class GroupHost:
         try:
             async for beat in beats:
                 try:
-                    await self._arrive(beat.group)
+                    await self.arrive(beat.group)
                     self._heartbeat(beat, principal, stream)
                 except (NotLeader, Unavailable):  # the stream belongs to another node, or later
                     raise
@@ -406,28 +407,34 @@ class GroupHost:
         """Commit offsets; returns when they are on the disks of all in-sync replicas. Raises
         InvalidRequest, NotAuthorized, UnknownMember, MemberFenced, GroupNotEmpty, UnknownTopic,
         NotLeader, Unavailable."""
-        await self._arrive(request.group)
-        epoch, offsets = self.checked(request, principal)
+        self.authorize_commit(request, principal)
+        await self.arrive(request.group)
+        epoch, offsets = self.checked(request)
         await self.offsets.commit(request.group, epoch, offsets)
 
+    def authorize_commit(self, request: pb.CommitOffsetsRequest, principal: Principal) -> None:
+        """Raises NotAuthorized, InvalidRequest."""
+        check_group_name(request.group)
+        # Without a member it is an operator who sets the offsets.
+        operation = Operation.READ if request.member_id else Operation.ALTER
+        self._broker.authorize(principal, operation, Resource("group", request.group))
+        for name in {each.topic for each in request.offsets}:
+            self._broker.authorize(principal, Operation.DESCRIBE, Resource("topic", name))
+
     def checked(
-        self, request: pb.CommitOffsetsRequest, principal: Principal
+        self, request: pb.CommitOffsetsRequest
     ) -> tuple[int, dict[TopicPartition, tuple[int, str]]]:
         """(epoch, offsets) of a commit that may be taken. Raises as `commit`."""
         check_group_name(request.group)
         self.check_here(request.group)
-        # Without a member it is an operator who sets the offsets.
-        operation = Operation.READ if request.member_id else Operation.ALTER
-        self._broker.authorize(principal, operation, Resource("group", request.group))
         offsets: dict[TopicPartition, tuple[int, str]] = {}
-        for name in {each.topic for each in request.offsets}:
-            self._broker.authorize(principal, Operation.DESCRIBE, Resource("topic", name))
         for each in request.offsets:
             check_commit(each.offset, each.metadata)
             if each.offset >= 0:
                 check_partition(self._broker.topic(each.topic), each.partition)
             place = TopicPartition(each.topic, each.partition)
             offsets[place] = (each.offset, each.metadata)
+        self.offsets.held.check_free(request.group, offsets)
         self._peek(request.group).check_commit(
             request.member_id, request.member_epoch, request.sequence, offsets, _now_ms()
         )
@@ -538,6 +545,7 @@ class GroupHost:
             raise GroupNotEmpty(f"group {name} has {len(group.members)} member(s)")
         if group is None and not self.offsets.table.of(name):
             raise UnknownGroup(f"group {name!r} does not exist")
+        self.offsets.held.check_free(name, self.offsets.table.of(name))
         self._peek(name).check_settled(_now_ms())
 
     async def delete(self, name: str, principal: Principal) -> None:

@@ -1,42 +1,44 @@
-"""Offsets that are committed with a transaction (KIP-98, `sendOffsetsToTransaction`).
+"""Offsets that are committed with a transaction: the participant of commits, at the edge.
 
-They are in force when the commit is decided: the table has them from then on, and the commit's
-record holds them, with those that were committed before. They are written to the offsets topic
-afterwards, perhaps twice, and after a crash late: a partition whose committed offset is neither the
-one before nor ours has been committed again since, and is left alone.
+A group's offsets are the matter of its coordinator, which may be another node than that of the
+transaction. It holds them (`held_offsets`) from `prepare` on, in the topic of offsets too where
+another node could take the group over, until it hears how the transaction has ended; or asks.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Mapping
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from lakemq.broker_core.api.errors import InvalidRequest, NotLeader
-from lakemq.broker_core.api.transactions.types import Decision
+from google.protobuf.message import DecodeError
+
+from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
+from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.transactions.types import CommitTry
 from lakemq.broker_core.api.types import Principal, TopicPartition
-from lakemq.plugins.native.groups.offset_log import OffsetLog
-from lakemq.plugins.native.groups.offset_table import (
-    Committed,
-    OffsetKey,
-    decode_key,
-    decode_value,
-    encode_key,
-    encode_value,
+from lakemq.plugins.native.groups.held_offsets import (
+    HeldOffsets,
+    decode_held,
+    encode_held,
+    held_key,
+    still_due,
 )
+from lakemq.plugins.native.groups.offset_log import OffsetLog
+from lakemq.plugins.native.groups.offset_table import Committed, encode_entries
 from lakemq.plugins.native.proto import native_pb2 as pb
 
 OFFSETS: Final = "offsets"
 """Name under which offsets take part in commits."""
-_VERSION: Final = 1
-_HEAD: Final = struct.Struct("<BI")
-_ROW: Final = struct.Struct("<HHH")
-_ABSENT: Final = 0xFFFF
-"""Length that stands for an absent value."""
-
-Change = tuple[Committed | None, Committed | None]
-"""(before, from now on)"""
+_ASK_AFTER_MS: Final = 1_500
+"""A transaction that is held for so long, as its coordinator or the way to it is gone, is asked
+for; and again."""
+_LOOK_S: Final = 0.5
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,65 +49,25 @@ class OffsetsAsked:
     principal: Principal
 
 
-def encode_changes(group: str, changes: Mapping[TopicPartition, Change]) -> bytes:
-    """The effect of a transaction on the offsets of a group, as bytes."""
-    parts = [_HEAD.pack(_VERSION, len(changes))]
-    for place, (before, after) in changes.items():
-        key = encode_key(OffsetKey(group, place))
-        values = [None if each is None else encode_value(each) for each in (before, after)]
-        sizes = [_ABSENT if each is None else len(each) for each in values]
-        parts += (_ROW.pack(len(key), *sizes), key, *(each for each in values if each is not None))
-    return b"".join(parts)
-
-
-def decode_changes(data: bytes) -> tuple[str, dict[TopicPartition, Change]]:
-    """ValueError: not changes of this version."""
-    try:
-        version, count = _HEAD.unpack_from(data)
-        if version != _VERSION:
-            raise ValueError(f"version {version} of committed offsets")
-        group, changes, at = "", {}, _HEAD.size
-        for _ in range(count):
-            key_bytes, *sizes = _ROW.unpack_from(data, at)
-            at += _ROW.size + key_bytes
-            group, place = decode_key(data[at - key_bytes : at])
-            found: list[Committed | None] = []
-            for size in sizes:
-                value = None if size == _ABSENT else decode_value(data[at : at + size])
-                at += 0 if size == _ABSENT else size
-                found.append(value)
-            changes[place] = (found[0], found[1])
-    except struct.error as error:
-        raise ValueError(f"committed offsets: {error}") from None
-    return group, changes
-
-
-def still_due(
-    changes: Mapping[TopicPartition, Change], now: Mapping[TopicPartition, Committed]
-) -> dict[TopicPartition, Committed | None]:
-    """What is to be written: all but the partitions that were committed again since."""
-    return {
-        place: after
-        for place, (before, after) in changes.items()
-        if now.get(place) in (before, after)
-    }
-
-
 class Groups(Protocol):
     """The consumer groups of a node, as far as transactions commit their offsets."""
 
-    def check_here(self, name: str) -> None:
-        """Raises NotLeader, Unavailable where this node does not coordinate the group (now)."""
+    async def arrive(self, name: str) -> None:
+        """Raises NotLeader where another node coordinates the group; Unavailable while this one
+        takes it over, after a while."""
 
     def is_here(self, name: str) -> bool:
-        """Whether `check_here` raises nothing."""
+        """Whether this node coordinates the group, and has taken it over."""
 
     @property
     def offsets(self) -> OffsetLog:
-        """Offsets that are committed."""
+        """Offsets that are committed, and held."""
+
+    def authorize_commit(self, request: pb.CommitOffsetsRequest, principal: Principal) -> None:
+        """Raises NotAuthorized, InvalidRequest."""
 
     def checked(
-        self, request: pb.CommitOffsetsRequest, principal: Principal
+        self, request: pb.CommitOffsetsRequest
     ) -> tuple[int, dict[TopicPartition, tuple[int, str]]]:
         """Member epoch and (offset, metadata) by partition of a commit that may be taken. Raises
         the LakeMQError that refuses it."""
@@ -117,59 +79,128 @@ class Groups(Protocol):
 class OffsetsParticipant:
     """Implements the `Participant` port."""
 
-    def __init__(self, host: Groups) -> None:
+    def __init__(self, broker: Broker, host: Groups) -> None:
+        self._broker = broker
         self._host = host
+        self._asking: asyncio.Task[None] | None = None
 
-    def decide(self, asked: object) -> Decision:
-        """Raises what `Groups.checked` raises; InvalidRequest where another node coordinates the
-        group."""
+    def start(self) -> None:
+        """Ask for transactions that are held for long."""
+        self._asking = asyncio.create_task(self._ask_again())
+
+    async def stop(self) -> None:
+        """Ask no more."""
+        if self._asking is not None:
+            self._asking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._asking
+
+    # -- the port
+
+    def encode(self, asked: object) -> bytes:
+        """A CommitOffsetsRequest. Raises what `Groups.authorize_commit` raises."""
         assert isinstance(asked, OffsetsAsked)
-        group, member_id = asked.request.group, asked.request.member_id
+        self._host.authorize_commit(asked.request, asked.principal)
+        return asked.request.SerializeToString()
+
+    async def prepare(self, commit: CommitTry, asked: bytes) -> bytes:
+        """Hold the offsets. Raises what `Groups.arrive` and `Groups.checked` raise."""
         try:
-            self._host.check_here(group)
-        except NotLeader as error:
-            raise InvalidRequest(
-                f"group {group} has its coordinator on node {error.leader or '(none now)'}, this "
-                "transactional id has its on another: a transaction commits offsets of groups of "
-                "its own node only; choose another transactional id or group name"
-            ) from None
-        epoch, offsets = self._host.checked(asked.request, asked.principal)
+            request = pb.CommitOffsetsRequest.FromString(asked)
+        except DecodeError as error:
+            raise InvalidRequest(f"not a CommitOffsetsRequest: {error}") from None
+        group = request.group
+        await self._host.arrive(group)
         log = self._host.offsets
+        former = log.held.find(group, commit.owner)
+        if former is not None:
+            self._void(former, request.member_id)
+        epoch, offsets = self._host.checked(request)
         after = log.changes(group, epoch, offsets)
-        changes = {place: (log.table.of(group).get(place), after[place]) for place in after}
-        log.table.put(group, after)
+        now = log.table.of(group)
+        held = HeldOffsets(group, {each: (now.get(each), after[each]) for each in after}, commit)
+        # Where no other node may take the group over, the table is all there is to tell.
+        stored = len(self._broker.nodes()) > 1
+        log.held.hold(held, _now_ms(), stored=stored)
+        data = encode_held(held)
+        try:
+            if stored:
+                await log.write_entries(group, {held_key(group, commit.owner): data})
+        except LakeMQError:
+            if log.held.find(group, commit.owner) is held:
+                self._void(held, request.member_id)
+            raise
+        return data
 
-        def undo() -> None:
-            # What was committed again meanwhile is newer than both, and stays.
-            back = {
-                place: before
-                for place, (before, ours) in changes.items()
-                if log.table.of(group).get(place) == ours
-            }
-            log.table.put(group, back)
-            self._host.withdraw(group, back, member_id)
-
-        return Decision(encode_changes(group, changes), undo)
+    async def undo(self, data: bytes) -> None:
+        """Give the offsets up, if they are held."""
+        held = await self._held(data)
+        if held is not None and held.commit is not None:
+            stored = self._host.offsets.held.is_stored(held)
+            self._void(held, "")
+            if stored:
+                key = held_key(held.group, held.commit.owner)
+                await self._host.offsets.write_entries(held.group, {key: None})
 
     def restore(self, data: bytes) -> None:
-        """Take an effect of a transaction that was prepared before a restart, or before this node
-        was the group's coordinator again."""
-        group, _ = decode_changes(data)
-        if self._host.is_here(group):
-            self._due(data)
+        """Offsets of a decided transaction are in force before members join, or commit."""
+        found = decode_held(data)
+        if self._host.is_here(found.group):
+            self._due(found)
 
     async def apply(self, data: bytes) -> None:
-        """Make the offsets of a committed transaction durable. NotLeader, Unavailable: later."""
-        self._host.check_here(decode_changes(data)[0])
-        group, due = self._due(data)
-        if due:
-            await self._host.offsets.write(group, due)
+        """Make the offsets of a decided transaction durable. NotLeader, Unavailable: later."""
+        held = await self._held(data)
+        found = held or decode_held(data)
+        entries = encode_entries(found.group, self._due(found))
+        if held is not None and held.commit is not None and self._host.offsets.held.is_stored(held):
+            entries[held_key(held.group, held.commit.owner)] = None
+        if entries:
+            await self._host.offsets.write_entries(found.group, entries)
+        if held is not None:
+            self._host.offsets.held.release(held)
 
-    def _due(self, data: bytes) -> tuple[str, dict[TopicPartition, Committed | None]]:
-        """The group and what is to be written; puts it into the table."""
-        group, changes = decode_changes(data)
+    # -- what is held
+
+    async def _held(self, data: bytes) -> HeldOffsets | None:
+        """What is held for the try that `data` is of. What is held for another try of the owner is
+        left to be asked for."""
+        found = decode_held(data)
+        await self._host.arrive(found.group)
+        if found.commit is None:
+            return None
+        held = self._host.offsets.held.find(found.group, found.commit.owner)
+        return held if held is not None and held.commit == found.commit else None
+
+    def _due(self, found: HeldOffsets) -> dict[TopicPartition, Committed | None]:
+        """What is to be written; puts it into the table."""
         table = self._host.offsets.table
-        due = still_due(changes, table.of(group))
-        if due:
-            table.put(group, due)
-        return group, due
+        due = still_due(found.changes, table.of(found.group))
+        table.put(found.group, due)
+        return due
+
+    def _void(self, held: HeldOffsets, member_id: str) -> None:
+        log = self._host.offsets
+        self._host.withdraw(held.group, log.held.undo(held), member_id)
+
+    async def _ask_again(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now_ms = _now_ms()
+            for held in self._host.offsets.held.due(now_ms - _ASK_AFTER_MS, now_ms):
+                await self._ask(held)
+
+    async def _ask(self, held: HeldOffsets) -> None:
+        assert held.commit is not None
+        try:
+            if await self._broker.transactions.is_decided(held.commit):
+                await self.apply(encode_held(held))
+            else:
+                await self.undo(encode_held(held))
+        except LakeMQError as error:
+            _log.info("group %s: what became of %s is not known yet: %s", held.group,
+                      held.commit.owner, error)  # fmt: skip
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

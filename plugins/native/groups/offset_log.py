@@ -8,21 +8,48 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.records.partitioner import partition_of
 from lakemq.broker_core.api.state.state_topic import StateTopic
+from lakemq.broker_core.api.transactions.types import Owner
 from lakemq.broker_core.api.types import Acks, TopicPartition
+from lakemq.plugins.native.groups.held_offsets import (
+    KEY,
+    HeldOffsets,
+    HeldTable,
+    decode_held,
+    decode_held_key,
+)
 from lakemq.plugins.native.groups.offset_table import (
     OFFSETS_TOPIC,
     Committed,
-    OffsetKey,
     OffsetTable,
-    encode_key,
-    encode_value,
+    encode_entries,
 )
 
 _PARTITIONS = 8
+
+
+class StoredOffsets(NamedTuple):
+    """What one partition holds."""
+
+    table: OffsetTable
+    held: dict[tuple[str, Owner], HeldOffsets]
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """Take one record, in offset order. ValueError: it is not of this version, and changes
+        nothing."""
+        if key[:1] != bytes((KEY,)):
+            self.table.apply(key, value)
+        elif value is None:
+            self.held.pop(decode_held_key(key), None)
+        else:
+            held = decode_held(value)
+            if held.commit is None:
+                raise ValueError("held offsets without a commit")
+            self.held[decode_held_key(key)] = held
 
 
 class OffsetLog:
@@ -30,6 +57,7 @@ class OffsetLog:
 
     def __init__(self, broker: Broker) -> None:
         self.table = OffsetTable()
+        self.held = HeldTable(self.table)
         self._broker = broker
         # Whatever `[topics]` sets: what was committed once must not be taken back by a failover.
         self.topic = StateTopic(broker, OFFSETS_TOPIC, partitions=_PARTITIONS, acks=Acks.REPLICATED)
@@ -43,15 +71,26 @@ class OffsetLog:
         info = self.topic.info
         return None if info is None else partition_of(group.encode(), info.partitions)
 
-    async def load(self, partition: int, end: int) -> OffsetTable:
+    async def load(self, partition: int, end: int) -> StoredOffsets:
         """What a partition holds below offset `end`. Raises as `StateTopic.restore_partition`."""
-        table = OffsetTable()
-        await self.topic.restore_partition(partition, end, table.apply)
-        return table
+        found = StoredOffsets(OffsetTable(), {})
+        await self.topic.restore_partition(partition, end, found.apply)
+        return found
+
+    def take(self, found: StoredOffsets, now_ms: int) -> None:
+        """Hold what `load` gave. `now_ms`: a monotonic time."""
+        self.table.merge(found.table)
+        for held in found.held.values():
+            self.held.hold(held, now_ms, stored=True)
 
     def drop(self, partition: int) -> None:
         """Forget what a partition holds."""
-        self.table.forget(lambda group: self.partition_of(group) in (partition, None))
+
+        def gone(group: str) -> bool:
+            return self.partition_of(group) in (partition, None)
+
+        self.held.forget(gone)
+        self.table.forget(gone)
 
     async def commit(
         self, group: str, epoch: int, offsets: Mapping[TopicPartition, tuple[int, str]]
@@ -88,11 +127,11 @@ class OffsetLog:
 
     async def write(self, group: str, changes: Mapping[TopicPartition, Committed | None]) -> None:
         """Returns when they are on disk, all of them or none. Raises what the append fails with."""
+        await self.write_entries(group, encode_entries(group, changes))
+
+    async def write_entries(self, group: str, entries: Mapping[bytes, bytes | None]) -> None:
+        """As `write`, of records about the group."""
         await self.ensure()
-        entries = {
-            encode_key(OffsetKey(group, partition)): None if each is None else encode_value(each)
-            for partition, each in changes.items()
-        }
         # All offsets of a group are in one partition, so that one batch holds a commit: all or
         # none.
         await self.topic.write(entries, partition=self.topic.partition_of(group.encode()))

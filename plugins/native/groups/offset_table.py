@@ -84,6 +84,16 @@ def decode_value(data: bytes) -> Committed:
     return Committed(offset, epoch, committed_ms, topic_id.hex(), metadata)
 
 
+def encode_entries(
+    group: str, changes: Mapping[TopicPartition, Committed | None]
+) -> dict[bytes, bytes | None]:
+    """Records of the topic of offsets; None deletes."""
+    return {
+        encode_key(OffsetKey(group, partition)): None if each is None else encode_value(each)
+        for partition, each in changes.items()
+    }
+
+
 class OffsetTable:
     """All committed offsets, by group."""
 

@@ -146,7 +146,8 @@ class GroupRoutes:
             if each.topic == topic.name and each.committed_offset >= 0
         }
         if expect(request.asked, OwnChangeQuery).dry_run:
-            self._groups.checked(message, request.principal)
+            self._groups.authorize_commit(message, request.principal)
+            self._groups.checked(message)
         else:
             await self._groups.commit(message, request.principal)
         rows = [

@@ -22,6 +22,7 @@ from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.records.partitioner import partition_of
 from lakemq.broker_core.api.transactions.types import SINK, TRANSACTION, Owner
 from lakemq.broker_core.transactions.formats import STAGED_TOPIC, encode_owner
+from lakemq.plugins.native.groups.offset_table import OFFSETS_TOPIC
 from lakemq.testing import Cluster
 from tests.support.cluster.load import until
 from tests.support.cluster.topics import made, partitions, until_in_sync
@@ -282,3 +283,134 @@ def test_a_sinks_batch_is_committed_by_the_next_coordinator(cluster: Cluster) ->
         assert found == list(range(200))
         rows = {each.name: each for each in client.staging.owners()}
         assert rows[name].last_batch_id == 0
+
+
+# -- records and offsets together
+
+
+class Worker:
+    """Reads a topic as a member of a group, writes what it read to another one, and commits both in
+    one transaction; in a thread of its own, until it is stopped. After any failure it begins
+    again."""
+
+    def __init__(self, name: str, source: str, target: str, bootstrap: str) -> None:
+        self.commits = 0
+        self.failures: list[str] = []
+        self.error: BaseException | None = None
+        self._stopping = threading.Event()
+        self._name, self._source, self._target, self._bootstrap = name, source, target, bootstrap
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._work())
+        except BaseException as error:
+            self.error = error
+
+    async def _work(self) -> None:
+        async with lakemq.Client(self._bootstrap, timeout_s=100) as client:
+            while not self._stopping.is_set():
+                try:
+                    await self._transform(client)
+                except LakeMQError as error:
+                    self.failures.append(repr(error))
+                    await asyncio.sleep(0.1)
+
+    async def _transform(self, client: lakemq.Client) -> None:
+        async with (
+            await client.transactional_producer(self._name) as producer,
+            client.subscribe(self._source, group=self._source) as consumer,
+        ):
+            transaction, count = producer.transaction(consumer), 0
+            records = aiter(consumer)
+            while not self._stopping.is_set():
+                reading = asyncio.ensure_future(anext(records))
+                try:
+                    async with asyncio.timeout(1):
+                        record = await reading
+                except TimeoutError:
+                    records = aiter(consumer)
+                    if not count:
+                        continue
+                else:
+                    await transaction.send(self._target, record.value, partition=record.partition)
+                    count += 1
+                    if count < 5:
+                        continue
+                await transaction.commit()
+                self.commits += 1
+                transaction, count = producer.transaction(consumer), 0
+            await transaction.abort()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.thread.join(60)
+        assert self.error is None, self.error
+
+
+def test_records_and_offsets_are_committed_together(cluster: Cluster) -> None:
+    """Two members of a group, whose coordinator is another node than those of their transactional
+    ids; each of these is killed in turn."""
+    source, target = (
+        made(cluster, unique("in"), PARTITIONS),
+        made(cluster, unique("out"), PARTITIONS),
+    )
+    with cluster.client(timeout_s=60) as client:
+        client.reset_offsets(source, {lakemq.TopicPartition(source, 0): 0})
+        client.staging.open_sink("so that the topic is there")
+        until_in_sync(cluster, OFFSETS_TOPIC)
+        until_in_sync(cluster, STAGED_TOPIC)
+        group = group_coordinator(cluster, source)
+        names = [f"{target}-{number}" for number in range(40)]
+        elsewhere = [each for each in names if coordinator(cluster, TRANSACTION, each) != group]
+        workers = [Worker(name, source, target, cluster.bootstrap) for name in elsewhere[:2]]
+        sent = 0
+
+        def send(count: int) -> None:
+            nonlocal sent
+            for _ in range(count):
+                client.send(source, b"%d" % sent, partition=sent % PARTITIONS)
+                sent += 1
+
+        def until_done() -> None:
+            def done() -> bool:
+                for each in workers:
+                    assert each.error is None, each.error
+                with suppress(LakeMQError):
+                    return sum(map(len, cluster.stored(target).values())) >= sent
+                return False
+
+            until(done, 90.0)
+
+        send(40)
+        until_done()
+        for harmed in (
+            lambda: group_coordinator(cluster, source),
+            lambda: coordinator(cluster, TRANSACTION, elsewhere[0]),
+        ):
+            send(30)
+            name = harmed()
+            cluster.kill(name)
+            send(30)
+            until_done()
+            cluster.start_node(name)
+            until_in_sync(cluster, OFFSETS_TOPIC)
+            until_in_sync(cluster, STAGED_TOPIC)
+        for each in workers:
+            each.stop()
+        found = sorted(
+            int(seen.value or b"-1")
+            for records in cluster.stored(target).values()
+            for seen in records
+        )
+        assert found == list(range(sent)), [each.failures for each in workers]
+        until(lambda: client.describe_group(source).lag == 0)
+        print([each.commits for each in workers], [each.failures for each in workers])
+
+
+def group_coordinator(cluster: Cluster, group: str) -> str:
+    found = partitions(cluster, OFFSETS_TOPIC)
+    leader = found[partition_of(group.encode(), len(found))].leader
+    assert leader is not None
+    return leader

@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from lakemq.broker_core.api.errors import InvalidRequest
-from lakemq.broker_core.api.transactions.types import Owner, StagedBatchId
+from lakemq.broker_core.api.transactions.types import CommitTry, Owner, StagedBatchId
 from lakemq.broker_core.api.types import TopicConfig, TopicPartition
 from lakemq.broker_core.scheduling.formats import (
     EndedSchedule,
@@ -35,7 +35,13 @@ from lakemq.broker_core.transactions.state import (
     PendingCommit,
     StagedRef,
 )
-from lakemq.plugins.native.groups.offset_effect import decode_changes, encode_changes
+from lakemq.plugins.native.groups.held_offsets import (
+    HeldOffsets,
+    decode_held,
+    decode_held_key,
+    encode_held,
+    held_key,
+)
 from lakemq.plugins.native.groups.offset_expiry import OffsetExpiry
 from lakemq.plugins.native.groups.offset_table import (
     Committed,
@@ -73,6 +79,7 @@ from tests.fuzz.registry import pieces, target
 ID = "00112233445566778899aabbccddeeff"
 COMMITTED = Committed(5, 1, 1_700_000_000_000, ID, "note")
 PLACE = TopicPartition("t", 3)
+TRY = CommitTry(Owner("transaction", "w"), 3, 4, 2**62)
 STATE = OwnerState(
     2,
     3,
@@ -106,13 +113,17 @@ def _round(data: bytes, *pairs: Pair) -> None:
     "coordination.offsets",
     seeds=[
         encode_key(OffsetKey("g", PLACE)) + b"\xff\x00\xff" + encode_value(COMMITTED),
-        encode_changes("g", {PLACE: (None, COMMITTED)}),
+        encode_held(HeldOffsets("g", {PLACE: (None, COMMITTED)})),
+        encode_held(HeldOffsets("g", {PLACE: (None, COMMITTED)}, TRY)),
+        held_key("g", TRY.owner),
     ],
 )
 def offsets(data: bytes) -> None:
     """Committed offsets: records of another kind are left alone, never stop a start."""
     parts = [*pieces(data), data]
-    _round(data, (decode_changes, lambda found: encode_changes(*found)))
+    _round(
+        data, (decode_held, encode_held), (decode_held_key, lambda names: held_key(*names))
+    )  # fmt: skip
     table = OffsetTable()
     for key, value in zip(parts, [*parts[1:], None], strict=True):
         _round(key, (decode_key, encode_key), (decode_value, encode_value))

@@ -102,8 +102,12 @@ entries = st.builds(StagedRef, st.integers(0, 65535), i64, u32)
 targets = st.builds(
     CommitTarget, topics, topic_ids, u32, i64, st.lists(entries, max_size=4).map(tuple)
 )
-effects = st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=9)), max_size=3).map(tuple)
-pendings = st.none() | st.builds(PendingCommit, st.lists(targets, max_size=3).map(tuple), effects)
+effects = st.lists(
+    st.tuples(st.text(min_size=1, max_size=5), st.binary(max_size=9)), max_size=3
+).map(tuple)
+pendings = st.none() | st.builds(
+    PendingCommit, st.lists(targets, max_size=3).map(tuple), effects, st.integers(-1, 2**63 - 1)
+)
 states = st.builds(OwnerState, u32, i64, i64, st.integers(0, 65535), u32, i64, pendings)
 schedules = st.builds(StoredSchedule, i64, st.booleans(), topics, topic_ids, u32, u32, st.binary())
 
