@@ -185,3 +185,18 @@ def test_every_node_follows_a_dynamic_setting_also_one_that_was_down(nodes: Node
     use("b", of_plugin, 1000, "default")
     (noted, *_) = ask(nodes["b"], "GET", f"audit?node=b&q=node%3Db/{setting}").data
     assert (noted["outcome"], noted["before"]) == ("done", 90_000), noted
+
+
+def test_metrics_of_all_nodes_from_any(nodes: Nodes) -> None:
+    name, leaders = spread_topic(nodes)
+    for number in leaders:
+        body = {"records": [{"value": "x"}]}
+        ask(nodes["a"], "POST", f"topics/{name}/records?partition={number}", body)
+    asked = "metrics?names=lakemq_journal_appended_records_total,lakemq_mqtt_connections"
+    for node in "ab":
+        rows = ask(nodes[node], "GET", asked).data
+        assert [row["node"] for row in rows] == ["a", "b"]
+        assert all(row["totals"]["lakemq_journal_appended_records_total"] > 0 for row in rows)
+        assert all(set(row["totals"]) <= set(asked.partition("=")[2].split(",")) for row in rows)
+    (one,) = ask(nodes["a"], "GET", "metrics?node=b").data
+    assert one["node"] == "b" and len(one["totals"]) > 50

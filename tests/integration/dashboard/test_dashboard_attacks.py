@@ -8,6 +8,8 @@ from 127.0.0.2: a bound of one address is no bound of theirs.
 from __future__ import annotations
 
 import socket
+import ssl
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -226,3 +228,34 @@ def test_a_proxy_tells_of_its_tls(behind: tuple[NodeProcess, str]) -> None:
     said = {"X-Forwarded-For": "198.51.100.9", "X-Forwarded-Proto": "https"}
     assert "Secure" in Visitor(behind[1], "127.0.0.9", said).log_in("ann").headers["set-cookie"]
     assert "Secure" not in Visitor(behind[1], OTHER, said).log_in("ann").headers["set-cookie"]
+
+
+@pytest.mark.parametrize(
+    ("signer", "name", "is_told"),
+    [("known", "127.0.0.1", True), ("other", "127.0.0.1", False), ("known", "127.0.0.2", False)],
+)
+def test_passwords_go_to_an_api_that_shows_who_it_is(
+    tmp_path: Path, signer: str, name: str, is_told: bool
+) -> None:
+    """Not where its certificate is of another authority, or for another name."""
+    known, other = (Authority(tmp_path, name) for name in ("known", "other"))
+    issuer = {"known": known, "other": other}[signer]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*issuer.sign("/CN=api", "api"))
+    told: list[bytes] = []
+
+    def serve(listening: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                sock, _ = listening.accept()
+                with suppress(OSError), context.wrap_socket(sock, server_side=True) as secure:
+                    told.append(secure.recv(4096))
+
+    with socket.create_server((name, 0)) as listening:
+        threading.Thread(target=serve, args=(listening,), daemon=True).start()
+        api = f"https://{name}:{listening.getsockname()[1]}"
+        with dashboard_of(api, "--tls-ca", str(known.certificate)) as url:
+            answer = Visitor(url).log_in("root")
+        listening.shutdown(socket.SHUT_RDWR)
+    assert answer.status == 502 and "does not answer" in answer.text
+    assert any(b"Authorization: Basic" in each for each in told) == is_told

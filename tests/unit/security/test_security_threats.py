@@ -191,6 +191,7 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
         f"{ATTACKS}::test_hundreds_that_end_nothing_cost_others_nothing",
         f"{ATTACKS}::test_guesses_behind_a_proxy_lock_out_nobody_else",
         f"{ATTACKS}::test_who_is_no_proxy_is_not_believed",
+        f"{ATTACKS}::test_passwords_go_to_an_api_that_shows_who_it_is",
         "unit/dashboard/test_dashboard_parts.py"
         "::test_figures_of_all_nodes_come_from_the_one_that_is_configured",
     ),
