@@ -322,6 +322,12 @@ class CoreBroker:
         NotLeader, StaleEpoch."""
         return self._partitions.log(topic, partition, leader_epoch)
 
+    def readable(self, topic: str, partition: int, leader_epoch: int = 0) -> PartitionLog:
+        """As `partition`, also of a replica that follows and is in sync."""
+        # Cut off from the MetaService, it may be out of sync for long.
+        find = self._partitions.readable if self.in_touch() else self._partitions.log
+        return find(topic, partition, leader_epoch)
+
     def route(self, topic: str, partition: int) -> AppendTarget:
         """The way to a partition, on this node or another. Raises UnknownTopic,
         UnknownPartition."""

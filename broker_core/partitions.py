@@ -282,6 +282,17 @@ class Partitions:
             return None
         return self._logs.get((topic, partition))
 
+    def readable(self, topic: str, partition: int, client_epoch: int = 0) -> PartitionLog:
+        """As `log`, also of a replica that follows and is in sync."""
+        info = self._known(topic, partition)
+        lead = leadership(info, partition)
+        log = None
+        if self._node_id in lead.in_sync and client_epoch <= lead.epoch:
+            log = self.replica(topic, partition)
+        if log is None or self._is_led(info, partition):
+            return self.log(topic, partition, client_epoch)
+        return log
+
     def leaderless(self) -> list[ReplicaEnd]:
         """Where this node's replicas of partitions without a leader end."""
         found: list[ReplicaEnd] = []

@@ -22,6 +22,7 @@ LakeMQError
 ├── UnknownSchema
 ├── TopicExists
 ├── OffsetOutOfRange
+│   └── LogTruncated
 ├── OutOfOrderSequence
 ├── ProducerFenced
 ├── UnknownGroup
@@ -185,6 +186,18 @@ class OffsetOutOfRange(LakeMQError):
     """The offset is below the log's start or above its high watermark."""
 
     code = "OFFSET_OUT_OF_RANGE"
+
+
+class LogTruncated(OffsetOutOfRange):
+    """What was read before an offset is no longer in the log: an unclean election took it back
+    (KIP-320)."""
+
+    code = "LOG_TRUNCATED"
+
+    def __init__(self, message: str, offset: int = 0) -> None:
+        """`offset`: up to where the log still is what was read."""
+        super().__init__(message)
+        self.offset = offset
 
 
 class OutOfOrderSequence(LakeMQError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.records.batch import BatchHeader
@@ -96,6 +96,27 @@ class PartitionLog(AppendTarget, Protocol):
 
     def tap(self, tap: Tap) -> Callable[[], None]:
         """Call `tap` with every batch that becomes readable from now on; returns its removal."""
+
+
+class EpochEnd(NamedTuple):
+    """Where the records of a leader epoch end in one log."""
+
+    epoch: int
+    """The greatest epoch of the log that is not above the one asked for; -1: it has none."""
+    end_offset: Offset
+    """Offset behind the last record of that epoch (KIP-279)."""
+
+
+@runtime_checkable
+class EpochLog(Protocol):
+    """A log that knows in which leader epoch each of its batches was appended."""
+
+    def last_epoch(self, offset: Offset | None = None) -> int:
+        """Leader epoch of the last batch below `offset` (None: the log's end); -1 without one."""
+
+    def epoch_end(self, epoch: int) -> EpochEnd:
+        """Where an epoch ends in this log, for who asks whether what it has, or has read, has
+        diverged. Without such an epoch: (-1, the log's start)."""
 
 
 class PartitionReader(Protocol):

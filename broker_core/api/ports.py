@@ -283,6 +283,10 @@ class Broker(Protocol):
         NotLeader (leader, its native address, epoch), StaleEpoch.
         """
 
+    def readable(self, topic: str, partition: int, leader_epoch: int = 0) -> PartitionLog:
+        """As `partition`, for reading alone: also the log of a replica that follows and is in sync.
+        It may know of a lower high watermark than the leader (KIP-392)."""
+
     def route(self, topic: str, partition: int) -> AppendTarget:
         """The way to a partition, whichever node leads it: for what a plugin appends by itself, in
         whole batches. A batch with a producer id is stored once, also when it is sent again. Raises

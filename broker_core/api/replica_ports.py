@@ -10,20 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from lakemq.broker_core.api.ports import PartitionLog
+from lakemq.broker_core.api.partition_ports import EpochEnd as EpochEnd
+from lakemq.broker_core.api.partition_ports import EpochLog, PartitionLog
 from lakemq.broker_core.api.types import Acks, Offset
-
-
-class EpochEnd(NamedTuple):
-    """Where the records of a leader epoch end in one log."""
-
-    epoch: int
-    """The greatest epoch of the log that is not above the one asked for; -1: it has none."""
-    end_offset: Offset
-    """Offset behind the last record of that epoch (KIP-279)."""
-
 
 FetchCommitted = Callable[[Offset, Offset], Awaitable[tuple[bytes, Offset]]]
 """Committed batches that another replica has of [offset, end), some of them or all, and the offset
@@ -50,7 +41,7 @@ class Repairable(Protocol):
 
 
 @runtime_checkable
-class ReplicaLog(PartitionLog, Protocol):
+class ReplicaLog(PartitionLog, EpochLog, Protocol):
     """A partition log that can lead or follow.
 
     It starts as neither: it takes no append and no replica batch before `lead` or `follow`. All
@@ -119,13 +110,6 @@ class ReplicaLog(PartitionLog, Protocol):
         """Whole batches of one segment from `offset` up to `sendable_end`, at least one if one is
         there; empty behind it. Done at once where the tail in memory has them. Fails with
         OffsetOutOfRange (below the log's start, above its end), CorruptLog, Unavailable."""
-
-    def last_epoch(self, offset: Offset | None = None) -> int:
-        """Leader epoch of the last batch below `offset` (None: the log's end); -1 without one."""
-
-    def epoch_end(self, epoch: int) -> EpochEnd:
-        """Where an epoch ends in this log, for a replica that asks whether it has diverged. Without
-        such an epoch: (-1, the log's start)."""
 
     async def truncate(self, offset: Offset) -> None:
         """Cut all from `offset` on; it is gone from the disk when this returns, and nothing is

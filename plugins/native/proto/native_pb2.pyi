@@ -83,6 +83,7 @@ class Error(_message.Message):
     LEADER_FIELD_NUMBER: _builtins.int
     LEADER_ADDRESS_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
     code: _builtins.str
     """stable, as in broker_core/api/errors.py"""
     message: _builtins.str
@@ -92,6 +93,8 @@ class Error(_message.Message):
     leader_address: _builtins.str
     """of its native listener, host:port"""
     leader_epoch: _builtins.int
+    offset: _builtins.int
+    """LOG_TRUNCATED: where the log is no longer what was read"""
     def __init__(
         self,
         *,
@@ -101,10 +104,11 @@ class Error(_message.Message):
         leader: _builtins.str = ...,
         leader_address: _builtins.str = ...,
         leader_epoch: _builtins.int = ...,
+        offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "leader", b"leader", "leader_address", b"leader_address", "leader_epoch", b"leader_epoch", "message", b"message", "retriable", b"retriable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "leader", b"leader", "leader_address", b"leader_address", "leader_epoch", b"leader_epoch", "message", b"message", "offset", b"offset", "retriable", b"retriable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -551,6 +555,8 @@ class FetchRequest(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
+    FOLLOWER_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
@@ -564,6 +570,10 @@ class FetchRequest(_message.Message):
     """when set, a re-created topic is refused"""
     leader_epoch: _builtins.int
     """that the client knows of; 0: of none"""
+    last_epoch: _builtins.int
+    """of the batch before `offset`, as FetchResponse told it"""
+    follower: _builtins.bool
+    """a node that is in sync may answer, too"""
     @_builtins.property
     def filter(self) -> Global___Filter:
         """batches without a record that it wants are left out"""
@@ -580,12 +590,16 @@ class FetchRequest(_message.Message):
         topic_id: _builtins.str = ...,
         filter: Global___Filter | None = ...,
         leader_epoch: _builtins.int = ...,
+        last_epoch: _builtins.int | None = ...,
+        follower: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_epoch", b"_last_epoch", "filter", b"filter", "last_epoch", b"last_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "end_offset", b"end_offset", "filter", b"filter", "follow", b"follow", "leader_epoch", b"leader_epoch", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_epoch", b"_last_epoch", "bytes_max", b"bytes_max", "end_offset", b"end_offset", "filter", b"filter", "follow", b"follow", "follower", b"follower", "last_epoch", b"last_epoch", "leader_epoch", b"leader_epoch", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__last_epoch: _TypeAlias = _typing.Literal["last_epoch"]  # noqa: Y015
+    _WhichOneofArgType__last_epoch: _TypeAlias = _typing.Literal["_last_epoch", b"_last_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_epoch) -> _WhichOneofReturnType__last_epoch | None: ...
 
 Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
 
@@ -597,11 +611,14 @@ class FetchResponse(_message.Message):
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
     batches: _builtins.bytes
     """back to back"""
     next_offset: _builtins.int
     high_watermark: _builtins.int
     log_start_offset: _builtins.int
+    last_epoch: _builtins.int
+    """leader epoch of the batch before next_offset"""
     def __init__(
         self,
         *,
@@ -609,12 +626,15 @@ class FetchResponse(_message.Message):
         next_offset: _builtins.int = ...,
         high_watermark: _builtins.int = ...,
         log_start_offset: _builtins.int = ...,
+        last_epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_epoch", b"_last_epoch", "last_epoch", b"last_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "high_watermark", b"high_watermark", "log_start_offset", b"log_start_offset", "next_offset", b"next_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_epoch", b"_last_epoch", "batches", b"batches", "high_watermark", b"high_watermark", "last_epoch", b"last_epoch", "log_start_offset", b"log_start_offset", "next_offset", b"next_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__last_epoch: _TypeAlias = _typing.Literal["last_epoch"]  # noqa: Y015
+    _WhichOneofArgType__last_epoch: _TypeAlias = _typing.Literal["_last_epoch", b"_last_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_epoch) -> _WhichOneofReturnType__last_epoch | None: ...
 
 Global___FetchResponse: _TypeAlias = FetchResponse  # noqa: Y015
 
@@ -1310,6 +1330,8 @@ class PartitionOffset(_message.Message):
     END_OFFSET_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
+    FOLLOWER_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
@@ -1319,6 +1341,10 @@ class PartitionOffset(_message.Message):
     """when set, a re-created topic is refused"""
     leader_epoch: _builtins.int
     """that the client knows of; 0: of none"""
+    last_epoch: _builtins.int
+    """of the batch before `offset`, as FetchResponse told it"""
+    follower: _builtins.bool
+    """a node that is in sync may answer, too"""
     def __init__(
         self,
         *,
@@ -1328,12 +1354,16 @@ class PartitionOffset(_message.Message):
         end_offset: _builtins.int = ...,
         topic_id: _builtins.str = ...,
         leader_epoch: _builtins.int = ...,
+        last_epoch: _builtins.int | None = ...,
+        follower: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_epoch", b"_last_epoch", "last_epoch", b"last_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "leader_epoch", b"leader_epoch", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_epoch", b"_last_epoch", "end_offset", b"end_offset", "follower", b"follower", "last_epoch", b"last_epoch", "leader_epoch", b"leader_epoch", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__last_epoch: _TypeAlias = _typing.Literal["last_epoch"]  # noqa: Y015
+    _WhichOneofArgType__last_epoch: _TypeAlias = _typing.Literal["_last_epoch", b"_last_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_epoch) -> _WhichOneofReturnType__last_epoch | None: ...
 
 Global___PartitionOffset: _TypeAlias = PartitionOffset  # noqa: Y015
 

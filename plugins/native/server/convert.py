@@ -9,7 +9,7 @@ from typing import Final, get_args, get_type_hints
 import grpc
 
 from lakemq.broker_core.api import errors
-from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader
+from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, LogTruncated, NotLeader
 from lakemq.broker_core.api.leadership import leadership
 from lakemq.broker_core.api.types import (
     Leadership,
@@ -64,6 +64,8 @@ def status_of(error: LakeMQError) -> grpc.StatusCode:
 def trailers_of(error: LakeMQError) -> tuple[tuple[str, str], ...]:
     """What lets a client rebuild the error: its code, whether to try again, and who leads."""
     told = (("lakemq-error", error.code), ("lakemq-retriable", "1" if error.retriable else "0"))
+    if isinstance(error, LogTruncated):
+        return (*told, ("lakemq-offset", str(error.offset)))
     if not isinstance(error, NotLeader):
         return told
     return (
@@ -80,6 +82,8 @@ def error_message(error: LakeMQError) -> pb.Error:
     if isinstance(error, NotLeader):
         message.leader, message.leader_address = error.leader, error.address
         message.leader_epoch = error.epoch
+    if isinstance(error, LogTruncated):
+        message.offset = error.offset
     return message
 
 

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final, NamedTuple
 
-from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, UnknownTopic
+from lakemq.broker_core.api.errors import (
+    InvalidRequest,
+    LakeMQError,
+    LogTruncated,
+    NotLeader,
+    OffsetOutOfRange,
+    UnknownTopic,
+)
+from lakemq.broker_core.api.partition_ports import EpochLog
 from lakemq.broker_core.api.ports import Broker, PartitionLog
 from lakemq.broker_core.api.records.batch import HEADER_BYTES, read_header
 from lakemq.broker_core.api.types import CommittedBatch, Offset, Operation, Principal, Resource
@@ -35,11 +43,29 @@ def log_to_read(
     principal: Principal,
     asked: pb.PartitionOffset | pb.TieredSegmentsRequest,
 ) -> PartitionLog:
-    """The log of a partition that this node leads and the caller may read. Raises NotAuthorized,
-    NotLeader, StaleEpoch, UnknownPartition, UnknownTopic."""
+    """The log of a partition that the caller may read, and that this node leads or, where that is
+    enough, has in sync. Raises NotAuthorized, NotLeader, StaleEpoch, UnknownPartition,
+    UnknownTopic."""
     broker.authorize(principal, Operation.READ, Resource("topic", asked.topic))
     check_topic_id(broker, asked.topic, asked.topic_id)
-    return broker.partition(asked.topic, asked.partition, asked.leader_epoch)
+    in_sync = isinstance(asked, pb.PartitionOffset) and asked.follower
+    find = broker.readable if in_sync else broker.partition
+    return find(asked.topic, asked.partition, asked.leader_epoch)
+
+
+def check_not_truncated(log: PartitionLog, asked: pb.PartitionOffset) -> None:
+    """Raises LogTruncated where the log, before the offset that is asked for, is not the one that
+    the client has read (KIP-320)."""
+    if not asked.HasField("last_epoch") or not isinstance(log, EpochLog):
+        return
+    found = log.epoch_end(asked.last_epoch)
+    if found.end_offset < asked.offset:
+        raise LogTruncated(
+            f"partition {asked.partition} of {asked.topic}: what was read before offset "
+            f"{asked.offset}, in leader epoch {asked.last_epoch}, is there no more from offset "
+            f"{found.end_offset} on: an unclean election has taken it back",
+            found.end_offset,
+        )
 
 
 def until(data: bytes, end_offset: int) -> bytes:
@@ -135,6 +161,8 @@ class FetchAnswer(NamedTuple):
     next_offset: int = 0
     high_watermark: int = 0
     log_start_offset: int = 0
+    last_epoch: int = -1
+    """Leader epoch of the batch before `next_offset`; -1: it is not known."""
     error: LakeMQError | None = None
 
 
@@ -182,7 +210,9 @@ class FetchSession:
             readers.close_all()
 
     def _open(self, asked: pb.PartitionOffset) -> PartitionLog:
-        return log_to_read(self._broker, self._principal, asked)
+        log = log_to_read(self._broker, self._principal, asked)
+        check_not_truncated(log, asked)
+        return log
 
     async def _turn(self) -> AsyncGenerator[FetchAnswer, None]:
         """Read one partition, or wait until one may have records."""
@@ -226,15 +256,26 @@ class FetchSession:
             got = await cursor.log.fetch(cursor.offset, bytes_max=self._bytes_max)
             data = await narrowed(until(got.data, asked.end_offset), self._filter)
             # Asked again: the records may have taken long to read.
-            self._broker.authorize(self._principal, Operation.READ, Resource("topic", asked.topic))
-            self._broker.partition(asked.topic, asked.partition, asked.leader_epoch)
+            log_to_read(self._broker, self._principal, asked)
         except LakeMQError as error:
             readers.close(cursor)
-            return FetchAnswer(asked, error=error)
+            return FetchAnswer(asked, error=self._leader_knows(asked, error))
         if not got.data:
             return None
         # Also where the filter left nothing: the answer tells the client how far it has been read.
         cursor.offset = got.next_offset
         # There may be more: behind those of the other partitions that wait.
         readers.wake(cursor)
-        return FetchAnswer(asked, data, got.next_offset, got.high_watermark, got.log_start_offset)
+        epoch = cursor.log.last_epoch(got.next_offset) if isinstance(cursor.log, EpochLog) else -1
+        return FetchAnswer(
+            asked, data, got.next_offset, got.high_watermark, got.log_start_offset, epoch
+        )
+
+    def _leader_knows(self, asked: pb.PartitionOffset, error: LakeMQError) -> LakeMQError:
+        """What a follower lacks, or no longer has, the leader may have."""
+        if asked.follower and isinstance(error, OffsetOutOfRange):
+            try:
+                self._broker.check_leads(asked.topic, asked.partition, "")
+            except NotLeader as elsewhere:
+                return elsewhere
+        return error

@@ -23,8 +23,9 @@ _NEXT_WITHIN_MS: Final = int(1500 * _BEAT_S)
 class _Watcher:
     """What one client has yet to hear of: names only, so it grows with topics, not with time."""
 
-    def __init__(self, wanted: frozenset[str]) -> None:
+    def __init__(self, wanted: frozenset[str], *, replicas: bool) -> None:
         self.wanted = wanted
+        self.replicas = replicas
         self.changed: dict[str, None] = {}
         self.told: set[str] = set()
         """Topics that it knows of: it hears of no other that it is gone."""
@@ -79,7 +80,7 @@ class MetadataService(MetadataServicer):
         """The topics and nodes that the caller asks for, and then each change of them, until the
         call ends; an empty update where nothing changes. Raises Unavailable."""
         principal = await principal_of(self._broker, context)
-        watcher = _Watcher(frozenset(request.topics))
+        watcher = _Watcher(frozenset(request.topics), replicas=request.replicas)
         for topic in self._broker.topics():
             watcher.note(topic.name)
         # No await lies between the list of topics and this: no change is missed.
@@ -114,9 +115,9 @@ class MetadataService(MetadataServicer):
         )
         if watcher.nodes_changed:
             watcher.nodes_changed = False
-            update.nodes.extend(_node(each) for each in self._broker.nodes())
+            update.nodes.extend(_node(each, watcher.replicas) for each in self._broker.nodes())
         for topic in self._there(names, principal):
-            update.topics.append(_topic(topic))
+            update.topics.append(_topic(topic, watcher.replicas))
         told = {topic.name for topic in update.topics}
         # A topic that the caller may not describe any more is gone for it.
         gone = [name for name in names if name not in told and name in watcher.told]
@@ -134,18 +135,26 @@ class MetadataService(MetadataServicer):
                 yield topic
 
 
-def _node(node: NodeInfo) -> pb.NodeAddress:
-    address = node.addresses.get("native", "")
-    return pb.NodeAddress(node_id=node.node_id, address=address, state=node.state)
+def _node(node: NodeInfo, replicas: bool) -> pb.NodeAddress:
+    return pb.NodeAddress(
+        node_id=node.node_id,
+        address=node.addresses.get("native", ""),
+        state=node.state,
+        rack=node.rack if replicas else "",
+    )
 
 
-def _topic(topic: TopicInfo) -> pb.TopicLeaders:
+def _topic(topic: TopicInfo, replicas: bool) -> pb.TopicLeaders:
     return pb.TopicLeaders(
         name=topic.name,
         topic_id=topic.topic_id,
         revision=topic.revision,
         partitions=[
-            pb.PartitionLeader(leader=each.leader or "", leader_epoch=each.epoch)
+            pb.PartitionLeader(
+                leader=each.leader or "",
+                leader_epoch=each.epoch,
+                in_sync=each.in_sync if replicas else (),
+            )
             for each in topic.leaders
         ],
     )

@@ -209,13 +209,14 @@ class NativeService(NativeServicer):
         asked = pb.PartitionOffset(
             topic=request.topic, partition=request.partition, offset=request.offset,
             end_offset=request.end_offset, topic_id=request.topic_id,
-            leader_epoch=request.leader_epoch,
+            leader_epoch=request.leader_epoch, follower=request.follower,
+            last_epoch=request.last_epoch if request.HasField("last_epoch") else None,
         )  # fmt: skip
         async with aclosing(self._read([asked], request, context)) as answers:
             async for answer in answers:
                 if answer.error is not None:
                     raise answer.error
-                yield fetch_response(*answer[1:5])
+                yield fetch_response(*answer[1:6])
 
     async def FetchMany(  # type: ignore[override]  # answers are serialized already
         self, request: pb.FetchManyRequest, context: _Context
@@ -231,7 +232,7 @@ class NativeService(NativeServicer):
                         error=error_message(answer.error),
                     ).SerializeToString()
                 else:
-                    yield fetch_many_response(asked.topic, asked.partition, *answer[1:5])
+                    yield fetch_many_response(asked.topic, asked.partition, *answer[1:6])
 
     async def _read(
         self,

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from lakemq.broker_core.api.errors import NotLeader, Unavailable, UnknownPartition, UnknownTopic
-from lakemq.plugins.native.sdk.net.cluster_view import HERE, METADATA_LAG_S, ClusterView, Route
+from lakemq.plugins.native.sdk.net.cluster_view import (
+    AVOIDED_S,
+    HERE,
+    METADATA_LAG_S,
+    ClusterView,
+    ReadRoute,
+    Route,
+)
 
 
 def view() -> ClusterView:
@@ -80,3 +87,39 @@ def test_a_stream_that_is_still_at_the_former_bootstrap_node_is_sent_on() -> Non
     assert found.route("t", 0) == Route("", 1)
     found.learn("t", 0, NotLeader("not by a", leader="b", address="b:1", epoch=1))
     assert found.route("t", 0) == Route("b:1", 1)
+
+
+def racked() -> ClusterView:
+    found = view()
+    found.set_nodes(
+        {"a": "a:1", "b": "b:1", "c": "c:1", "d": "d:1"},
+        {"a": "x", "b": "y/1", "c": "y/2", "d": "y2"},
+    )
+    found.set_topic(
+        "t",
+        [("a", 3), ("b", 4), ("a", 5), ("a", 6)],
+        [("a", "b", "c"), ("b", "c"), ("a", "d"), ("a", "b", "c")],
+    )
+    return found
+
+
+def test_streams_are_read_from_a_replica_in_the_rack_that_is_in_sync() -> None:
+    found = racked()
+    assert found.read_route("t", 0, "y", 0.0) == ReadRoute("b:1", 3, True)
+    assert found.read_route("t", 3, "y", 0.0) == ReadRoute("c:1", 6, True), "spread over both"
+    assert found.read_route("t", 0, "y/2", 0.0) == ReadRoute("c:1", 3, True)
+    assert found.read_route("t", 1, "y", 0.0) == ReadRoute("b:1", 4, False), "the leader is there"
+    assert found.read_route("t", 2, "y", 0.0) == ReadRoute("", 5, False), "y2 is another rack"
+    assert found.read_route("t", 0, "", 0.0) == ReadRoute("", 3, False)
+    assert found.read_route("t", 0, "z", 0.0) == ReadRoute("", 3, False)
+    assert found.read_route("u", 0, "y", 0.0) == ReadRoute("", 0, False)
+
+
+def test_a_follower_that_could_not_serve_is_left_alone_for_a_time() -> None:
+    found = racked()
+    found.avoid("t", 0, "b:1", 100.0)
+    assert found.read_route("t", 0, "y", 100.0 + AVOIDED_S - 1) == ReadRoute("", 3, False)
+    assert found.read_route("t", 0, "y", 100.0 + AVOIDED_S) == ReadRoute("b:1", 3, True)
+    assert found.read_route("t", 3, "y", 100.0).follower, "other partitions are not meant"
+    found.remove_topic("t")
+    assert found.read_route("t", 0, "y", 0.0) == ReadRoute("", 0, False)

@@ -19,8 +19,8 @@ SIZES = (0, 1, 127, 128, 16_383, 16_384, 1 << 21)
 @pytest.mark.parametrize("size", SIZES)
 def test_protobuf_reads_what_is_built(size: int) -> None:
     batches = b"x" * size
-    message = pb.FetchResponse.FromString(fetch_response(batches, 7, 2**40, 3))
-    assert (message.batches, message.next_offset) == (batches, 7)
+    message = pb.FetchResponse.FromString(fetch_response(batches, 7, 2**40, 3, 5))
+    assert (message.batches, message.next_offset, message.last_epoch) == (batches, 7, 5)
     assert (message.high_watermark, message.log_start_offset) == (2**40, 3)
 
 
@@ -28,10 +28,10 @@ def test_protobuf_reads_what_is_built(size: int) -> None:
 def test_what_protobuf_builds_is_read(size: int) -> None:
     batches = b"y" * size
     message = pb.FetchResponse(
-        batches=batches, next_offset=9, high_watermark=2**62, log_start_offset=1
+        batches=batches, next_offset=9, high_watermark=2**62, log_start_offset=1, last_epoch=0
     )
     found = parse_fetch_response(message.SerializeToString())
-    assert (bytes(found.batches), *found[1:]) == (batches, 9, 2**62, 1)
+    assert (bytes(found.batches), *found[1:]) == (batches, 9, 2**62, 1, 0)
 
 
 def test_fields_in_another_order_and_unknown_ones_are_read() -> None:
@@ -80,7 +80,7 @@ def test_an_answer_of_many_that_protobuf_builds_is_read(size: int, partition: in
     )
     found = parse_fetch_many_response(message.SerializeToString())
     assert (found.topic, found.partition, found.error) == ("some", partition, None)
-    assert (bytes(found.fetched.batches), *found.fetched[1:]) == (b"y" * size, 9, 10, 1)
+    assert (bytes(found.fetched.batches), *found.fetched[1:]) == (b"y" * size, 9, 10, 1, -1)
 
 
 def test_batches_of_many_are_not_copied() -> None:

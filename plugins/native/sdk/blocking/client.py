@@ -74,7 +74,9 @@ class SyncClient:
         timeout_s: float = 30.0,
         tls: Tls | None = None,
         login: Login | None = None,
+        rack: str = "",
     ) -> None:
+        self.rack = rack
         self.bootstrap = bootstrap = Bootstrap(bootstrap, secure=tls is not None)
         self.timeout_s = timeout_s
         self.tls = tls
@@ -132,7 +134,7 @@ class SyncClient:
                     raise InvalidRequest(CLOSED)
                 # Checked again under the lock: two threads may both have found it missing.
                 if self._opened is None:
-                    made = _Opened(self.bootstrap, self.timeout_s, self.tls, self.login)
+                    made = _Opened(self.bootstrap, self.timeout_s, self.tls, self.login, self.rack)
                     # A client that is dropped without `close` ends its thread. It must not wait: a
                     # finalizer may run on that very thread. At exit the clients in `_open` are
                     # closed instead.
@@ -399,7 +401,12 @@ class _Opened:
     client, so that one that is not closed can be collected."""
 
     def __init__(
-        self, bootstrap: Bootstrap, timeout_s: float, tls: Tls | None, login: Login | None
+        self,
+        bootstrap: Bootstrap,
+        timeout_s: float,
+        tls: Tls | None,
+        login: Login | None,
+        rack: str,
     ) -> None:
         self.portal = Portal()
         self._timeout_s = timeout_s
@@ -416,6 +423,7 @@ class _Opened:
                 username=login.username,
                 password=login.password,
                 mechanism=login.mechanism,
+                rack=rack,
             )
             try:
                 return await client.__aenter__()
@@ -511,8 +519,9 @@ def connect(
     username: str | None = None,
     password: str | None = None,
     mechanism: Mechanism = "PLAIN",
+    rack: str = "",
 ) -> SyncClient:
     """A blocking client of the broker at `host:port`, or at any of several. Connects at the first
     call; `Client` says what the rest means."""
     login = login_of(token, username, password, mechanism)
-    return SyncClient(bootstrap, timeout_s=timeout_s, tls=tls, login=login)
+    return SyncClient(bootstrap, timeout_s=timeout_s, tls=tls, login=login, rack=rack)

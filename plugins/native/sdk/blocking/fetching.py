@@ -10,13 +10,14 @@ from typing import Any
 
 import grpc
 
-from lakemq.broker_core.api.errors import LakeMQError, NotLeader
+from lakemq.broker_core.api.errors import LakeMQError, NotLeader, Unavailable
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.cluster_view import (
     METADATA_LAG_S,
     ClusterView,
+    ReadRoute,
     Route,
 )
 from lakemq.plugins.native.sdk.net.routes import Routes
@@ -28,12 +29,12 @@ class _Call:
     """A fetch under way."""
 
     call: Any
-    address: str
-    epoch: int
+    there: ReadRoute
     topic: str
     partition: int
+    follow: bool
     left: bool = False
-    """Ended because another node leads."""
+    """Ended because another node is to be asked."""
 
 
 class SyncRoutes:
@@ -82,10 +83,19 @@ class SyncRoutes:
         with self._lock:
             calls = list(self._calls.values())
         for each in calls:
-            there = self.route(each.topic, each.partition)
-            if there.address != each.address and there.epoch > each.epoch:
+            there = self._way(each.topic, each.partition, each.follow)
+            newer = there.epoch > each.there.epoch or there.follower or each.there.follower
+            if there.address != each.there.address and newer:
                 each.left = True
                 each.call.cancel()
+
+    def _way(self, topic: str, partition: int, follower: bool) -> ReadRoute:
+        """`follower`: another replica than the leader's will do."""
+        if follower and self._told is not None:
+            near = self._told.read_route(topic, partition)
+            if near.follower:
+                return near
+        return ReadRoute(*self.route(topic, partition), False)
 
     def learn(self, topic: str, partition: int, error: LakeMQError) -> bool:
         """Whether the error tells where to ask instead, or that it is worth asking again."""
@@ -115,11 +125,13 @@ class SyncRoutes:
         give_up_s = time.monotonic() + timeout_s
         behind_until_s = time.monotonic() + METADATA_LAG_S
         for pause_s in backoff_s():
-            address, request.leader_epoch = self.route(request.topic, request.partition)
+            # A follower may know of a lower high watermark, where a bounded read would end.
+            there = self._way(request.topic, request.partition, request.follow)
+            address, request.leader_epoch, request.follower = there
             call = self.stub(address).Fetch(request)
             if not opened(call):
                 return
-            noted = _Call(call, address, request.leader_epoch, request.topic, request.partition)
+            noted = _Call(call, there, request.topic, request.partition, request.follow)
             with self._lock:
                 self._calls[id(noted)] = noted
             try:
@@ -129,10 +141,14 @@ class SyncRoutes:
                     yield answer
                     # Behind the yield: only what the caller has taken is not asked for again.
                     request.offset = answer.next_offset
-                return
+                    wire.note_epoch(request, answer.last_epoch)
+                if not request.follow:
+                    return
+                if time.monotonic() > give_up_s:
+                    raise Unavailable(f"{request.topic}/{request.partition}: no node serves it")
             except LakeMQError as error:
                 if not noted.left:
-                    self._check_again(request, address, error, give_up_s, behind_until_s)
+                    self._check_again(request, there, error, give_up_s, behind_until_s)
             finally:
                 with self._lock:
                     del self._calls[id(noted)]
@@ -141,15 +157,22 @@ class SyncRoutes:
     def _check_again(
         self,
         request: pb.FetchRequest,
-        address: str,
+        there: ReadRoute,
         failure: LakeMQError,
         give_up_s: float,
         behind_until_s: float,
     ) -> None:
         """Raises what a call failed with unless it is worth making again. `behind_until_s`: until
         when a node may not have heard of the topic."""
-        again = self.learn(request.topic, request.partition, failure) or (
-            self._may_lag(request.topic, address, failure) and time.monotonic() < behind_until_s
+        if self._told is not None:
+            self._told.avoid(request.topic, request.partition, there)
+        again = (
+            self.learn(request.topic, request.partition, failure)
+            or (there.follower and failure.retriable)
+            or (
+                self._may_lag(request.topic, there.address, failure)
+                and time.monotonic() < behind_until_s
+            )
         )
         if not again or time.monotonic() > give_up_s:
             raise failure

@@ -31,7 +31,7 @@ from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.consumer.group_calls import GroupCalls
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
-from lakemq.plugins.native.sdk.net.cluster_view import METADATA_LAG_S
+from lakemq.plugins.native.sdk.net.cluster_view import METADATA_LAG_S, ReadRoute
 from lakemq.plugins.native.sdk.net.connection import Connection
 from lakemq.plugins.native.sdk.net.login import Mechanism, login_of
 from lakemq.plugins.native.sdk.net.routes import Led, Routes
@@ -67,12 +67,15 @@ class Client:
         username: str | None = None,
         password: str | None = None,
         mechanism: Mechanism = "PLAIN",
+        rack: str = "",
     ) -> None:
         """`token`: a JSON Web Token, or what else the broker takes. `username` and `password` go
-        with each call (`PLAIN`), or are proved without being sent (`SCRAM-SHA-256`, `-512`)."""
+        with each call (`PLAIN`), or are proved without being sent (`SCRAM-SHA-256`, `-512`).
+        `rack`: where this client is, as in `node.rack` of brokers: consumers, and streams that
+        follow, read from replicas there."""
         where = Bootstrap(bootstrap, secure=tls is not None)
         login = login_of(token, username, password, mechanism)
-        self._connection = connection = Connection(where, timeout_s, tls, login)
+        self._connection = connection = Connection(where, timeout_s, tls, login, rack)
         self.bootstrap = where
         self.timeout_s = timeout_s
         self.staging = Staging(connection)
@@ -340,8 +343,13 @@ class Client:
         if follow:
             self.routes.start()
         for pause_s in backoff_s():
-            route = self.routes.route(topic, partition)
-            address, request.leader_epoch = route
+            # A follower may know of a lower high watermark, where a bounded read would end.
+            route = (
+                self.routes.read_route(topic, partition)
+                if follow
+                else ReadRoute(*self.routes.route(topic, partition), False)
+            )
+            address, request.leader_epoch, request.follower = route
             call = self.routes.stub(address).Fetch(request)
             led = Led(self.routes, call, route, topic, partition)
             try:
@@ -352,14 +360,19 @@ class Client:
                         if batch is not None:
                             yield batch
                     request.offset = answer.next_offset
-                return
+                    wire.note_epoch(request, answer.last_epoch)
+                if not follow:
+                    return
+                failure: LakeMQError = NotLeader(f"the broker at {address} stops")
             except LakeMQError as error:
                 failure = error
             finally:
                 del led
                 call.cancel()
+            self.routes.avoid(topic, partition, route)
             behind = self.routes.may_lag(failure, topic, address) and monotonic() < behind_until_s
-            if not (isinstance(failure, NotLeader) or behind) or monotonic() > give_up_s:
+            again = isinstance(failure, NotLeader) or (route.follower and failure.retriable)
+            if not (again or behind) or monotonic() > give_up_s:
                 raise failure
             if isinstance(failure, NotLeader):
                 self.routes.learn(topic, partition, failure)

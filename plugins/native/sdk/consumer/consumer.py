@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import math
 from collections.abc import (
     AsyncIterator,
@@ -24,6 +25,7 @@ from lakemq.broker_core.api.errors import (
     CorruptBatch,
     InvalidRequest,
     LakeMQError,
+    LogTruncated,
     MemberFenced,
     OffsetOutOfRange,
     UnknownMember,
@@ -53,6 +55,7 @@ from lakemq.plugins.native.sdk.types import ConsumerRecord, TopicOffsets
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_log: Final = logging.getLogger("lakemq.sdk")
 _WAIT_S: Final = 0.5
 
 
@@ -390,10 +393,16 @@ class Consumer:
             return
         if not isinstance(error, OffsetOutOfRange):
             raise error
-        # Retention has overtaken the position, or the log was truncated: go on where `start` says,
-        # as with Kafka's auto.offset.reset.
         described = await self._connection.describe_topic(place.topic)
-        reading = Reading(described.topic_id, self._first(described, place.partition))
+        if isinstance(error, LogTruncated):
+            # What came in place of the records that were taken back is new (KIP-320).
+            _log.warning("%s/%d: %s", *place, error)
+            first = error.offset
+        else:
+            # Retention has overtaken the position: go on where `start` says, as with Kafka's
+            # auto.offset.reset.
+            first = self._first(described, place.partition)
+        reading = Reading(described.topic_id, first)
         self._positions[place] = reading.position
         self._fetch.restart({**self._fetch.places, place: reading})
 

@@ -14,6 +14,7 @@ from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.cluster_view import ReadRoute
 from lakemq.plugins.native.sdk.net.errors import error_of
 from lakemq.plugins.native.sdk.net.fetched import FetchedPartition
 from lakemq.plugins.native.sdk.net.routes import Routes
@@ -30,6 +31,8 @@ class Reading:
     topic_id: str
     position: int
     """Offset that is fetched next."""
+    last_epoch: int = -1
+    """Leader epoch of the batch before it; -1: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class FetchLoop:
         self._pauses = backoff_s()
         self._tasks: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None
-        self._asked: dict[TopicPartition, str] = {}
+        self._asked: dict[TopicPartition, ReadRoute] = {}
         """Where each is read now."""
         routes.watch(self._rerouted)
 
@@ -80,8 +83,8 @@ class FetchLoop:
         self._routes.start()
         by_address: dict[str, list[TopicPartition]] = {}
         for at in self.places:
-            address = self._asked[at] = self._routes.route(*at).address
-            by_address.setdefault(address, []).append(at)
+            there = self._asked[at] = self._routes.read_route(*at)
+            by_address.setdefault(there.address, []).append(at)
         for address, some in by_address.items():
             task = asyncio.create_task(self._run(address, some))
             self._tasks.add(task)
@@ -99,7 +102,7 @@ class FetchLoop:
 
     def _rerouted(self) -> None:
         """Metadata has changed: a former leader may not be able to say that it is one."""
-        if any(self._routes.view.led_elsewhere(*at, there) for at, there in self._asked.items()):
+        if any(self._routes.reads_elsewhere(*at, there) for at, there in self._asked.items()):
             self._restart_soon()
 
     def _restart_soon(self) -> None:
@@ -121,23 +124,34 @@ class FetchLoop:
             if not failure.retriable:
                 self.failed = failure
                 return
+            for at in places:
+                self._avoid(at)
         finally:
             if call is not None:
                 call.cancel()
         self._restart_soon()
 
+    def _avoid(self, at: TopicPartition) -> None:
+        there = self._asked.get(at)
+        if there is not None:
+            self._routes.avoid(*at, there)
+
+    def _offset(self, at: TopicPartition) -> pb.PartitionOffset:
+        reading, there = self.places[at], self._asked[at]
+        asked = pb.PartitionOffset(
+            topic=at.topic,
+            partition=at.partition,
+            offset=reading.position,
+            topic_id=reading.topic_id,
+            leader_epoch=there.epoch,
+            follower=there.follower,
+        )
+        wire.note_epoch(asked, reading.last_epoch)
+        return asked
+
     def _request(self, places: Sequence[TopicPartition]) -> pb.FetchManyRequest:
         return pb.FetchManyRequest(
-            partitions=[
-                pb.PartitionOffset(
-                    topic=at.topic,
-                    partition=at.partition,
-                    offset=self.places[at].position,
-                    topic_id=self.places[at].topic_id,
-                    leader_epoch=self._routes.route(*at).epoch,
-                )
-                for at in places
-            ],
+            partitions=[self._offset(at) for at in places],
             bytes_max=1024 * 1024,
             follow=True,
             filter=wire.filter_message(self._wanted),
@@ -158,6 +172,7 @@ class FetchLoop:
                 return
             if isinstance(error, NotLeader):
                 self._routes.learn(*place, error)
+            self._avoid(place)
             self._restart_soon()
             return
         self._pauses = backoff_s()
@@ -184,3 +199,4 @@ class FetchLoop:
         # Last: cancelled while it waits for room, it has advanced nothing, and the restart asks
         # again. The same object as in `places`, so a restart goes on from here.
         reading.position = next_offset
+        reading.last_epoch = answer.fetched.last_epoch if corrupt is None else -1

@@ -224,6 +224,15 @@ def filter_message(wanted: RecordFilter | None) -> pb.Filter | None:
     return pb.Filter(all=conditions)
 
 
+def note_epoch(asked: pb.FetchRequest | pb.PartitionOffset, last_epoch: int) -> None:
+    """Have the broker check that what was read before `asked.offset` is still there. -1: it has not
+    told the leader epoch."""
+    if last_epoch >= 0:
+        asked.last_epoch = last_epoch
+    else:
+        asked.ClearField("last_epoch")
+
+
 def columns_given(records: Columns | Sequence[NewRecord], now_ms: int) -> Columns:
     """What a caller wants to send, as columns. InvalidRequest names what no record is made of."""
     if isinstance(records, Columns):

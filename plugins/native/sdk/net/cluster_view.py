@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader, UnknownPartition, UnknownTopic
+
+NOWHERE: Mapping[str, str] = MappingProxyType({})
 
 
 class Route(NamedTuple):
@@ -17,7 +20,19 @@ class Route(NamedTuple):
     """Of the leadership, to be sent along; 0: not known."""
 
 
+class ReadRoute(NamedTuple):
+    """Where to read a partition."""
+
+    address: str
+    """As in `Route`."""
+    epoch: int
+    follower: bool
+    """Whether another replica than the leader's is meant, which is in sync."""
+
+
 HERE = Route("", 0)
+AVOIDED_S = 30.0
+"""How long a follower that could not serve a partition is not asked for it again."""
 METADATA_LAG_S = 5.0
 """A node may take so long to hear of a topic that another has made."""
 
@@ -32,6 +47,11 @@ class ClusterView:
         self._addresses: dict[str, str] = {}
         self._leaders: dict[str, list[tuple[str, int]]] = {}
         """Topic -> (leader, epoch) by partition."""
+        self._racks: dict[str, str] = {}
+        self._in_sync: dict[str, list[Sequence[str]]] = {}
+        """Topic -> node ids by partition, where that was asked for."""
+        self._avoided_s: dict[tuple[str, int], tuple[str, float]] = {}
+        """Partition -> the address that could not serve it, until when."""
         self._created_s: dict[str, float] = {}
         """Topics that this client has created of late -> when."""
 
@@ -42,19 +62,24 @@ class ClusterView:
         self._leaders.clear()
         self.version += 1
 
-    def set_nodes(self, addresses: Mapping[str, str]) -> None:
-        """Replace the addresses: node id -> `host:port`."""
+    def set_nodes(self, addresses: Mapping[str, str], racks: Mapping[str, str] = NOWHERE) -> None:
+        """Replace the addresses, node id -> `host:port`, and racks."""
         self._addresses = dict(addresses)
+        self._racks = dict(racks)
         self.version += 1
 
-    def set_topic(self, name: str, leaders: list[tuple[str, int]]) -> None:
-        """Replace (leader, leader epoch) of the partitions of a topic."""
+    def set_topic(
+        self, name: str, leaders: list[tuple[str, int]], in_sync: Sequence[Sequence[str]] = ()
+    ) -> None:
+        """Replace (leader, leader epoch) of the partitions of a topic, and who is in sync."""
         self._leaders[name] = leaders
+        self._in_sync[name] = list(in_sync)
         self.version += 1
 
     def remove_topic(self, name: str) -> None:
         """The topic was deleted."""
         self._leaders.pop(name, None)
+        self._in_sync.pop(name, None)
         self.version += 1
 
     def created(self, topic: str, now_s: float) -> None:
@@ -95,6 +120,36 @@ class ClusterView:
             return Route("", epoch)
         # A leader without a known address: ask the bootstrap node, whose refusal carries it.
         return Route(self._addresses.get(leader, ""), epoch)
+
+    def read_route(self, topic: str, partition: int, rack: str, now_s: float) -> ReadRoute:
+        """Where to read a partition: from a node of the rack that has it in sync, else from the
+        leader; safe to call from any thread. `rack`: empty: from the leader."""
+        address, epoch = self.route(topic, partition)
+        in_sync = self._in_sync.get(topic, [])
+        leaders = self._leaders.get(topic, [])
+        if not rack or not 0 <= partition < min(len(in_sync), len(leaders)):
+            return ReadRoute(address, epoch, False)
+        leader = leaders[partition][0]
+        near = sorted(
+            node
+            for node in in_sync[partition]
+            if node in self._addresses
+            # Racks may be paths: `eu-1/r2` lies within `eu-1`.
+            and f"{self._racks.get(node, '')}/".startswith(f"{rack}/")
+        )
+        if not near or leader in near:
+            return ReadRoute(address, epoch, False)
+        # Readers of many partitions shall not all go to one of several.
+        chosen = near[partition % len(near)]
+        there = self._addresses[chosen]
+        avoided, until_s = self._avoided_s.get((topic, partition), (None, 0.0))
+        if there == avoided and now_s < until_s:
+            return ReadRoute(address, epoch, False)
+        return ReadRoute(there, epoch, True)
+
+    def avoid(self, topic: str, partition: int, address: str, now_s: float) -> None:
+        """The follower there could not serve the partition."""
+        self._avoided_s[topic, partition] = (address, now_s + AVOIDED_S)
 
     def address_of(self, node_id: str) -> str:
         """`host:port` of the node; empty if it is not known."""

@@ -29,7 +29,12 @@ class Connection:
     """The gRPC side of a `Client`. Every method raises `LakeMQError`s."""
 
     def __init__(
-        self, bootstrap: Bootstrap, timeout_s: float, tls: Tls | None, login: Login | None
+        self,
+        bootstrap: Bootstrap,
+        timeout_s: float,
+        tls: Tls | None,
+        login: Login | None,
+        rack: str = "",
     ) -> None:
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
@@ -39,7 +44,7 @@ class Connection:
         self.channel = self._open(bootstrap)
         """To the node that the client is connected to."""
         self.stub: NativeAsyncStub = wire.native_stub(self.channel)
-        self.routes = Routes(self.channel, self._open, bootstrap)
+        self.routes = Routes(self.channel, self._open, bootstrap, rack=rack)
         """Who leads which partition, and a channel to each."""
 
     def _open(self, address: str) -> grpc.aio.Channel:

@@ -7,7 +7,7 @@ from typing import Final
 import grpc
 
 from lakemq.broker_core.api import errors
-from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader
+from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, LogTruncated, NotLeader
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.net.handshakes import tls_mistake
 
@@ -35,6 +35,8 @@ def error_of(error: pb.Error) -> LakeMQError:
             address=error.leader_address,
             epoch=error.leader_epoch,
         )
+    if issubclass(kind, LogTruncated):
+        return kind(error.message, error.offset)
     return kind(error.message)
 
 
@@ -54,6 +56,7 @@ def error_from(error: grpc.RpcError, address: str) -> LakeMQError:
                 leader=told.get("lakemq-leader", ""),
                 leader_address=told.get("lakemq-leader-address", ""),
                 leader_epoch=int(told.get("lakemq-leader-epoch") or 0),
+                offset=int(told.get("lakemq-offset") or 0),
             )
         )
     if details == _CHANNEL_CLOSED:

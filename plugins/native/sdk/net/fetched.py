@@ -33,6 +33,8 @@ class Fetched(NamedTuple):
     next_offset: int
     high_watermark: int
     log_start_offset: int
+    last_epoch: int = -1
+    """Leader epoch of the batch before `next_offset`; -1: it was not told."""
 
 
 class FetchedPartition(NamedTuple):
@@ -46,10 +48,14 @@ class FetchedPartition(NamedTuple):
 
 
 def fetch_response(
-    batches: bytes, next_offset: int, high_watermark: int, log_start_offset: int
+    batches: bytes,
+    next_offset: int,
+    high_watermark: int,
+    log_start_offset: int,
+    last_epoch: int = -1,
 ) -> bytes:
     """The bytes of a FetchResponse."""
-    return b"".join(_parts(batches, next_offset, high_watermark, log_start_offset))
+    return b"".join(_parts(batches, next_offset, high_watermark, log_start_offset, last_epoch))
 
 
 def fetch_many_response(
@@ -59,18 +65,22 @@ def fetch_many_response(
     next_offset: int,
     high_watermark: int,
     log_start_offset: int,
+    last_epoch: int = -1,
 ) -> bytes:
     """The bytes of a FetchManyResponse without an error."""
     named = pb.FetchManyResponse(topic=topic, partition=partition).SerializeToString()
-    parts = _parts(batches, next_offset, high_watermark, log_start_offset)
+    parts = _parts(batches, next_offset, high_watermark, log_start_offset, last_epoch)
     return b"".join((named, _FETCHED, _varint(sum(map(len, parts))), *parts))
 
 
 def _parts(
-    batches: bytes, next_offset: int, high_watermark: int, log_start_offset: int
+    batches: bytes, next_offset: int, high_watermark: int, log_start_offset: int, last_epoch: int
 ) -> tuple[bytes, ...]:
     rest = pb.FetchResponse(
-        next_offset=next_offset, high_watermark=high_watermark, log_start_offset=log_start_offset
+        next_offset=next_offset,
+        high_watermark=high_watermark,
+        log_start_offset=log_start_offset,
+        last_epoch=last_epoch if last_epoch >= 0 else None,
     )
     return _BATCHES, _varint(len(batches)), batches, rest.SerializeToString()
 
@@ -93,9 +103,7 @@ def parse_fetch_many_response(data: bytes) -> FetchedPartition:
     return FetchedPartition(
         message.topic,
         message.partition,
-        Fetched(
-            fetched.batches, fetched.next_offset, fetched.high_watermark, fetched.log_start_offset
-        )
+        _fetched(fetched, fetched.batches)
         if begin is None
         else _parse(memoryview(data)[begin[1] :]),
         message.error if message.HasField("error") else None,
@@ -108,7 +116,17 @@ def _parse(data: memoryview) -> Fetched:
     # Protobuf says that the last occurrence of a field wins: another `batches` behind the first one
     # replaces it.
     batches: bytes | memoryview = message.batches or data[begin:end]
-    return Fetched(batches, message.next_offset, message.high_watermark, message.log_start_offset)
+    return _fetched(message, batches)
+
+
+def _fetched(message: pb.FetchResponse, batches: bytes | memoryview) -> Fetched:
+    return Fetched(
+        batches,
+        message.next_offset,
+        message.high_watermark,
+        message.log_start_offset,
+        message.last_epoch if message.HasField("last_epoch") else -1,
+    )
 
 
 def _fetched_at(data: bytes) -> tuple[int, int] | None:

@@ -14,7 +14,7 @@ from lakemq.broker_core.api.errors import LakeMQError, NotLeader
 from lakemq.plugins.native.proto import metadata_pb2 as pb
 from lakemq.plugins.native.proto.metadata_pb2_grpc import MetadataStub
 from lakemq.plugins.native.sdk.net import calls as wire
-from lakemq.plugins.native.sdk.net.cluster_view import ClusterView, Route
+from lakemq.plugins.native.sdk.net.cluster_view import ClusterView, ReadRoute, Route
 from lakemq.plugins.native.sdk.net.errors import Unimplemented
 from lakemq.plugins.native.sdk.net.guide_channel import GuideChannel
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
@@ -43,10 +43,13 @@ class Routes:
         *,
         silent_s: float = SILENT_S,
         first_s: float = _FIRST_S,
+        rack: str = "",
     ) -> None:
         """`bootstrap`: addresses with commas between, to which `channel` leads. `silent_s`: a node
-        that says nothing for so long is left. `first_s`: what another one has to answer."""
+        that says nothing for so long is left. `first_s`: what another one has to answer. `rack`:
+        of this client, which streams are read from where a replica is there."""
         self.view = ClusterView()
+        self._rack = rack
         self._open = open_channel
         self._channel = channel
         self.guide = GuideChannel(channel)
@@ -78,6 +81,22 @@ class Routes:
     def route(self, topic: str, partition: int) -> Route:
         """Where to ask for a partition, as far as known."""
         return self.view.route(topic, partition)
+
+    def read_route(self, topic: str, partition: int) -> ReadRoute:
+        """Where to read a stream of a partition from, as far as known."""
+        return self.view.read_route(topic, partition, self._rack, monotonic())
+
+    def reads_elsewhere(self, topic: str, partition: int, there: ReadRoute) -> bool:
+        """Whether it should be read from another place than `there` by now."""
+        found = self.read_route(topic, partition)
+        if found.follower or there.follower:
+            return found.address != there.address
+        return self.view.led_elsewhere(topic, partition, there.address)
+
+    def avoid(self, topic: str, partition: int, there: ReadRoute) -> None:
+        """The partition can't be read `there` now, if that is a follower."""
+        if there.follower:
+            self.view.avoid(topic, partition, there.address, monotonic())
 
     def leader_at(self, topic: str, partition: int) -> Route:
         """As `route`, where empty is the node that the client is connected to, not the guide; safe
@@ -155,7 +174,8 @@ class Routes:
                 # Streams can't log in themselves.
                 if login is not None:
                     await login.ensure()
-            call = MetadataStub(channel).WatchMetadata(pb.WatchMetadataRequest())
+            asked = pb.WatchMetadataRequest(replicas=bool(self._rack))
+            call = MetadataStub(channel).WatchMetadata(asked)
             limit_s: float | None = first_s
             while True:
                 async with asyncio.timeout(limit_s):
@@ -182,10 +202,15 @@ class Routes:
         if update.whole:
             view.connected(update.node_id)
         if update.nodes:
-            view.set_nodes({each.node_id: each.address for each in update.nodes})
+            view.set_nodes(
+                {each.node_id: each.address for each in update.nodes},
+                {each.node_id: each.rack for each in update.nodes if each.state == "active"},
+            )
         for topic in update.topics:
             view.set_topic(
-                topic.name, [(each.leader, each.leader_epoch) for each in topic.partitions]
+                topic.name,
+                [(each.leader, each.leader_epoch) for each in topic.partitions],
+                [tuple(each.in_sync) for each in topic.partitions] if self._rack else (),
             )
         for name in update.gone:
             view.remove_topic(name)
@@ -198,14 +223,16 @@ class Routes:
 
 
 class Led:
-    """A call that ends when metadata says that another node leads its partition. Keep it as long
+    """A call that ends when metadata says that another node is to be asked. Keep it as long
     as the call is read."""
 
-    def __init__(self, routes: Routes, call: Any, route: Route, topic: str, partition: int) -> None:
-        self._routes, self._call, self._address = routes, call, route.address
+    def __init__(
+        self, routes: Routes, call: Any, route: ReadRoute, topic: str, partition: int
+    ) -> None:
+        self._routes, self._call, self._route = routes, call, route
         self._place = (topic, partition)
         routes.watch(self._rerouted)
 
     def _rerouted(self) -> None:
-        if self._routes.view.led_elsewhere(*self._place, self._address):
-            self._call.end(NotLeader("another node leads the partition by now"))
+        if self._routes.reads_elsewhere(*self._place, self._route):
+            self._call.end(NotLeader("another node is to be read from by now"))
