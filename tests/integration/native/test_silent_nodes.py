@@ -20,7 +20,7 @@ from lakemq.plugins.native.proto.metadata_pb2_grpc import (
     MetadataStub,
     add_MetadataServicer_to_server,
 )
-from lakemq.plugins.native.sdk.net.cluster_view import Route
+from lakemq.plugins.native.sdk.net.cluster_view import ReadRoute, Route
 from lakemq.plugins.native.sdk.net.routes import Led, Routes
 from lakemq.plugins.native.sdk.net.tls import open_async_channel
 
@@ -179,7 +179,7 @@ async def test_a_call_to_a_former_leader_ends_when_another_is_named() -> None:
         call = watched(channel)
         first.leader = "n1"
         await until(lambda: found.routes.route("t", 0).address == second.address)
-        led = Led(found.routes, call, found.routes.route("t", 0), "t", 0)
+        led = Led(found.routes, call, ReadRoute(*found.routes.route("t", 0), False), "t", 0)
         await anext(call)
         first.leader = "n0"
         with pytest.raises(NotLeader):
