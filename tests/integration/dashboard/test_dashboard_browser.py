@@ -217,3 +217,11 @@ def test_the_theme_is_kept(page: Page) -> None:
     page.get_by_role("button", name="Theme").click()
     page.goto("/groups")
     assert page.evaluate("document.documentElement.dataset.theme") != before
+
+
+def test_what_is_cut_is_read_by_the_keyboard(page: Page) -> None:
+    page.goto("/plugins")
+    text = page.locator("td.j pre.cut").first
+    before = text.evaluate("each => each.clientHeight")
+    text.focus()
+    assert text.evaluate("each => each.clientHeight") > before

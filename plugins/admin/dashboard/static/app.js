@@ -42,6 +42,12 @@
       cell.classList.toggle("short", text.length <= 16);
     }
     document.querySelectorAll(".scroll").forEach(fit);
+    // What is cut is shown whole where the pointer rests, and by the keyboard.
+    for (const text of document.querySelectorAll("td.j pre"))
+      if (text.scrollHeight > text.clientHeight + 1) {
+        text.classList.add("cut");
+        text.tabIndex = 0;
+      }
   };
   fitAll();
   addEventListener("resize", fitAll);
