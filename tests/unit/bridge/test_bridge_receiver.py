@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakemq.broker_core.api.errors import LakeMQError, NotLeader, StorageFull
+from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader, StorageFull
 from lakemq.broker_core.api.types import Columns, Placed
 from lakemq.plugins.mqtt.bridge.config import RuleSettings
 from lakemq.plugins.mqtt.bridge.inbox import Answer, Inbox
@@ -54,3 +54,16 @@ async def test_what_is_not_stored_is_not_acknowledged(error: LakeMQError, qos: i
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_what_is_stored_is(qos: int) -> None:
     assert await received(Placed(0, 5), qos) == ([Answer(qos, 7)], [])
+
+
+async def test_what_can_never_be_stored_and_what_no_rule_takes_is_answered_and_counted() -> None:
+    broker: Any = OutcomeBroker(InvalidRequest("too large"))
+    rules = Rules([RuleSettings(direction="in", filter="in/#").rule()])
+    receiver = Receiver(broker, rules, Inbox(10_000), "link", "client")
+    answers: list[Answer] = []
+    receiver.answer = answers.append
+    for packet_id, name in ((1, "in/a"), (2, "other/a"), (3, "other/b")):
+        await receiver.publish_came(name, b"x", 1, packet_id, again=False, retain=False)
+        await receiver.settled()
+    assert answers == [Answer(1, 1), Answer(1, 2), Answer(1, 3)]
+    assert (receiver.refused, receiver.unasked) == (1, 2)
