@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
@@ -41,6 +42,8 @@ class Arrivals:
         self._deliver: RouteBatch = self._route
         self._early: list[tuple[str, Sequence[CommittedBatch]]] | None = None
         """What was committed while recovery ran."""
+        self.fed: set[tuple[str, int]] = set()
+        """Partitions that a feed delivers: what taps say of them is left out."""
         self._homes: dict[str, str] = {}
         """Topic name -> the topic it is bound to."""
 
@@ -67,16 +70,29 @@ class Arrivals:
         if self._early is not None:
             self._early.append((topic, batches))
             return
-        # In order: a batch goes out at once only when none before it waits for its turn.
         for batch in batches:
-            few = batch.columns is not None and len(batch.columns.values) <= _RECORDS_A_SLICE
-            if few and not self.slices.waiting:
-                for _ in self._deliver(topic, batch):
-                    pass
-                continue
-            self.slices.add(self._deliver(topic, batch), len(batch.data))
+            if not self.fed or (batch.topic, batch.partition) not in self.fed:
+                self._take(topic, batch)
         if self.slices.waiting:
             self.slices.begin()
+
+    async def feed(self, topic: str, batches: Sequence[CommittedBatch]) -> None:
+        """Deliver batches that were read; returns when they are delivered."""
+        delivered = asyncio.Event()
+        for batch in batches:
+            self._take(topic, batch)
+        self.slices.add(_set(delivered), 0)
+        self.slices.begin()
+        await delivered.wait()
+
+    def _take(self, topic: str, batch: CommittedBatch) -> None:
+        # In order: a batch goes out at once only when none before it waits for its turn.
+        few = batch.columns is not None and len(batch.columns.values) <= _RECORDS_A_SLICE
+        if few and not self.slices.waiting:
+            for _ in self._deliver(topic, batch):
+                pass
+            return
+        self.slices.add(self._deliver(topic, batch), len(batch.data))
 
     def _route(self, topic: str, batch: CommittedBatch) -> Iterator[None]:
         """Deliver a batch, with a pause after some records: `positions` is right then, too."""
@@ -99,11 +115,13 @@ class Arrivals:
         if batch.columns is not None:
             records = len(batch.columns.values)
             hub.delivered += records
-            hub.positions[key] = batch.base_offset + records
+            behind = batch.base_offset + records
         else:
             header = read_header(batch.data)
             hub.delivered += header.record_count
-            hub.positions[key] = header.last_offset + 1
+            behind = header.last_offset + 1
+        # A replica that has come to this node may bring what a feed has delivered.
+        hub.positions[key] = max(start, behind)
 
     def heard(self, topic: str, name: str) -> bool:
         """Whether records of `topic` under `name` have a subscriber, or must be counted as not
@@ -131,3 +149,8 @@ class Arrivals:
                     self._homes.clear()
                 self._homes[name] = home
         return home == topic
+
+
+def _set(event: asyncio.Event) -> Iterator[None]:
+    event.set()
+    yield from ()

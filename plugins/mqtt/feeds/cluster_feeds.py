@@ -1,41 +1,66 @@
-"""Which bound partitions this node hears: those of which it has a replica. Records of the others
-do not come here, so that a subscription to their names would be silent."""
+"""Where records of bound partitions come from: a tap on this node's replica, or, where it has
+none, a feed that reads them from the partition's leader."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Final
 
-from lakemq.broker_core.api.errors import UnknownTopic
 from lakemq.broker_core.api.leadership import leadership
 from lakemq.broker_core.api.ports import Broker
-from lakemq.broker_core.api.records.partitioner import partition_of
 from lakemq.broker_core.api.types import TopicInfo
+from lakemq.plugins.mqtt.feeds.arrivals import Arrivals
+from lakemq.plugins.mqtt.feeds.partition_feed import PartitionFeed
+from lakemq.plugins.mqtt.routing import history
 from lakemq.plugins.mqtt.routing.hub import Hub
 
-_log: Final = logging.getLogger(__name__)
-_TOLD_AGAIN_MS: Final = 60_000
+HEARD_MAX_S: Final = 1.0
+"""How long a SUBACK waits for feeds that do not know yet where they begin."""
 
 
 class ClusterFeeds:
-    """Keeps `Hub.positions` and `Hub.unheard` in step with the catalog."""
+    """Keeps `Hub.positions` in step with the catalog: every bound partition has one, behind which
+    all records come here, wherever they are."""
 
-    def __init__(self, hub: Hub, broker: Broker, now_ms: Callable[[], int]) -> None:
+    def __init__(self, hub: Hub, broker: Broker, arrivals: Arrivals) -> None:
         self._hub = hub
         self._broker = broker
-        self._now_ms = now_ms
+        self._arrivals = arrivals
         self._topics = frozenset(binding.topic for binding in hub.bindings)
         self._topic_ids: dict[str, str] = {}
-        self._missing: dict[str, frozenset[int]] = {}
-        """Topic -> partitions of which this node has no replica."""
-        self._tell_ms: dict[str, int] = {}
-        """Topic -> when its next refused subscription is logged."""
+        self._counts: dict[str, int] = {}
+        """Topic -> partitions that it had."""
+        self._unplaced: set[tuple[str, int]] = set()
+        """Partitions that have been on no node so far."""
+        self._feeds: dict[tuple[str, int], PartitionFeed] = {}
+        self._begun = False
+        self._heard = asyncio.Event()
 
     def start(self) -> list[Callable[[], None]]:
         """Follow topics from now on; returns the removals."""
-        self._hub.unheard = self._unheard
-        return [self._broker.watch_topics(self._changed)]
+        return [self._broker.watch_topics(self._changed), self._stop]
+
+    def begin(self) -> None:
+        """Read from leaders from now on: what was kept is restored."""
+        self._begun = True
+        for feed in self._feeds.values():
+            feed.begin()
+
+    def _stop(self) -> None:
+        for feed in self._feeds.values():
+            feed.stop()
+        self._feeds.clear()
+
+    async def heard(self, topics: Collection[str]) -> None:
+        """Wait until all feeds of these topics know where they are; not longer than
+        `HEARD_MAX_S`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEARD_MAX_S):
+                while not self._hub.unheard.isdisjoint(topics):
+                    self._heard.clear()
+                    await self._heard.wait()
 
     def _changed(self, name: str, topic: TopicInfo | None) -> None:
         if name not in self._topics:
@@ -49,45 +74,57 @@ class ClusterFeeds:
     def _forget(self, name: str) -> None:
         """The topic was deleted: another one of its name begins at offset 0, and whatever lies
         below a position is taken for delivered."""
-        self._missing.pop(name, None)
+        for key in [key for key in self._feeds if key[0] == name]:
+            self._end(key)
+        self._counts.pop(name, None)
         for key in [key for key in self._hub.positions if key[0] == name]:
             del self._hub.positions[key]
 
     def note(self, topic: TopicInfo) -> None:
-        """Partitions that this node has by now are delivered from their end on."""
+        """Partitions that this node has are delivered from their end on, others from where their
+        leader is; those that come later from their begin."""
         self._topic_ids[topic.name] = topic.topic_id
-        missing = []
+        before = self._counts.get(topic.name, topic.partitions if not self._begun else 0)
+        self._counts[topic.name] = topic.partitions
         for number in range(topic.partitions):
             key = (topic.name, number)
+            if number >= before:
+                self._unplaced.add(key)
             end = self._broker.readable_end(*key)
             if end is not None:
-                self._hub.positions.setdefault(key, end)
-                continue
-            # Records that come while it is away are not delivered late, when it is back.
-            self._hub.positions.pop(key, None)
-            # One that is not placed yet has no records either.
-            if leadership(topic, number).replicas:
-                missing.append(number)
-        self._missing[topic.name] = frozenset(missing)
+                # A feed goes on until it has met the replica.
+                if key not in self._feeds:
+                    self._hub.positions.setdefault(key, 0 if key in self._unplaced else end)
+                self._unplaced.discard(key)
+            elif not leadership(topic, number).replicas:
+                self._unplaced.add(key)
+            elif key not in self._feeds:
+                self._feed(key)
 
-    def _unheard(self, name: str, key: bytes | None) -> bool:
-        missing = self._missing.get(name)
-        if not missing:
-            return False
-        try:
-            topic = self._broker.topic(name)
-        except UnknownTopic:  # nothing is in it
-            return False
-        if key is not None and partition_of(key, topic.partitions) not in missing:
-            return False
-        if self._now_ms() >= self._tell_ms.get(name, 0):
-            self._tell_ms[name] = self._now_ms() + _TOLD_AGAIN_MS
-            leaders = {leadership(topic, each).leader or "no node" for each in missing}
-            _log.warning(
-                "subscriptions to names that are bound to topic %s are refused: this node has no "
-                "replica of %d of its partitions, which %s leads; subscribe there",
-                name,
-                len(missing),
-                ", ".join(sorted(leaders)),
-            )
-        return True
+    def _feed(self, key: tuple[str, int]) -> None:
+        if key in self._unplaced:  # whatever it has came since
+            self._unplaced.discard(key)
+            self._hub.positions.setdefault(key, 0)
+        feed = PartitionFeed(key, self._hub.positions, self._broker, self._arrivals)
+        feed.on_begun, feed.on_met = self._begun_at, self._end
+        self._feeds[key] = feed
+        self._arrivals.fed.add(key)
+        self._look()
+        if self._begun:
+            feed.begin()
+
+    def _end(self, key: tuple[str, int]) -> None:
+        feed = self._feeds.pop(key, None)
+        if feed is not None:
+            self._arrivals.fed.discard(key)
+            feed.stop()
+            self._look()
+            history.look_again(self._hub)
+
+    def _begun_at(self, key: tuple[str, int]) -> None:
+        history.partition_found(self._hub, key)
+        self._look()
+
+    def _look(self) -> None:
+        self._hub.unheard = {key[0] for key in self._feeds if key not in self._hub.positions}
+        self._heard.set()

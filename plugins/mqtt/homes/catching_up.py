@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from lakemq.plugins.mqtt.routing.history import (
     CHUNK_COUNT_MAX,
+    Cursor,
     Reading,
     ReplayHub,
     histories_of,
@@ -56,13 +57,18 @@ class CatchUp(Reading):
         """Whether a record is dealt with that has just been committed."""
         self._ahead: Positions = {}
         """Where a session was that came from a node that was further than this one."""
-        starts: Positions = {}
-        for key, end in hub.positions.items():
-            known = [_start(one.positions, key, end) for one in coming]
-            starts[key] = min(known, default=end)
-            if max(known, default=end) > end:
-                self._ahead[key] = max(known)
-        super().__init__(starts)
+        super().__init__({key: self._first(key, end) for key, end in hub.positions.items()})
+
+    def _first(self, key: tuple[str, int], end: int) -> int:
+        """Where the first of the sessions is in a partition of which the node is at `end`."""
+        known = [_start(one.positions, key, end) for one in self._coming.values()]
+        if max(known, default=end) > end:
+            self._ahead[key] = max(known)
+        return min(known, default=end)
+
+    def found(self, hub: ReplayHub, key: tuple[str, int], end: int) -> None:
+        """The sessions may be behind."""
+        self.cursors[key] = Cursor(*key, self._first(key, end))
 
     def begin(self) -> None:
         """Ask for the first records."""
@@ -123,7 +129,7 @@ class CatchUp(Reading):
 
     def arrived(self, hub: ReplayHub, now_ms: int) -> None:
         """The sessions are like any others."""
-        if self._ahead:
+        if self._ahead or self._hub.unheard:
             return  # until this node is where they were
         self._hub.histories.pop(self, None)
         for session in self._coming:

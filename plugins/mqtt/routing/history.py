@@ -114,6 +114,9 @@ class Reading:
     def touch(self) -> None:
         """It has come further."""
 
+    def found(self, hub: ReplayHub, key: tuple[str, int], end: int) -> None:
+        """The node knows from now on where it is in a partition, which is at `end`."""
+
     def arrived(self, hub: ReplayHub, now_ms: int) -> None:
         """All cursors are live. Called in the turn in which the last one became so: no record is
         committed between, so none is missed and none comes twice."""
@@ -268,6 +271,11 @@ class History(Reading):
         """How far it has come is kept with its session."""
         self.subscription.session.touch()
 
+    def found(self, hub: ReplayHub, key: tuple[str, int], end: int) -> None:
+        """It has records of the partition, if the filter may match names that lie there."""
+        if key[0] in _topics_of(hub, self):
+            self.cursors[key] = Cursor(*key, None)
+
     def arrived(self, hub: ReplayHub, now_ms: int) -> None:
         """It is a subscription like any other."""
         session = self.subscription.session
@@ -325,13 +333,31 @@ def resume(hub: ReplayHub, session: Session) -> None:
 
 
 def _start(hub: ReplayHub, history: History) -> None:
-    topic_filter = history.subscription.address.topic_filter
-    topics = {one.topic for one in hub.bindings if filters_overlap(one.topic_filter, topic_filter)}
+    topics = _topics_of(hub, history)
     for topic, partition in hub.positions:
         if topic in topics and (topic, partition) not in history.cursors:
             history.cursors[topic, partition] = Cursor(topic, partition, None)
     hub.histories[history] = None
     want(hub, history)
+
+
+def _topics_of(hub: ReplayHub, history: History) -> set[str]:
+    topic_filter = history.subscription.address.topic_filter
+    return {one.topic for one in hub.bindings if filters_overlap(one.topic_filter, topic_filter)}
+
+
+def partition_found(hub: ReplayHub, key: tuple[str, int]) -> None:
+    """A partition has a position from now on: what began before reads it, too."""
+    for reading in hub.histories:
+        if key not in reading.cursors:
+            reading.found(hub, key, hub.positions[key])
+            want(hub, reading)
+
+
+def look_again(hub: ReplayHub) -> None:
+    """A partition that had no position is gone: what waited for it goes on."""
+    for reading in hub.histories:
+        want(hub, reading)
 
 
 def want(hub: ReplayHub, reading: Reading) -> None:

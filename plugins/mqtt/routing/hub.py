@@ -56,8 +56,6 @@ Authorize = Callable[[Principal, Operation, Resource, AccessContext], None]
 class Hub:
     """The MQTT side of one node."""
 
-    unheard: Callable[[str, bytes | None], bool] = staticmethod(lambda topic, key: False)
-    """Whether records of a topic do not come to this node: those of a key, or any (None)."""
     traces: Traces | None = None
 
     def __init__(
@@ -100,6 +98,8 @@ class Hub:
         the epoch. None: this node keeps its sessions for itself."""
         self.positions: Positions = {}
         """Up to where records of each partition were delivered."""
+        self.unheard: set[str] = set()
+        """Topics of which some records do not come here yet: where they begin is being asked."""
         self.delivered = 0
         """Records delivered."""
         self.delays = Delays() if delays is None else delays

@@ -37,6 +37,8 @@ class Effects(NamedTuple):
     """Read the next records of these replays, unless their `generation` is another by then."""
     questions: list[tuple[Question, Continuation]]
     """Have the authorizer answer, then call back."""
+    waits: list[tuple[set[str], Continuation]]
+    """Wait until records of these topics come here, or for a second, then call back."""
     writes: list[Peer]
     """Write what is in `Peer.out`; close the network connection if `closing` is set."""
 
@@ -52,6 +54,7 @@ class Outbox:
         "questions",
         "reads",
         "retained",
+        "waits",
         "writes",
     )
 
@@ -63,6 +66,7 @@ class Outbox:
         self.claims: list[Peer] = []
         self.reads: list[tuple[Reading, int]] = []
         self.questions: list[tuple[Question, Continuation]] = []
+        self.waits: list[tuple[set[str], Continuation]] = []
         self.writes: list[Peer] = []
 
     def __bool__(self) -> bool:
@@ -79,6 +83,7 @@ class Outbox:
             or self.claims
             or self.reads
             or self.questions
+            or self.waits
         )
 
     def load(self, session: Session) -> None:
@@ -102,8 +107,9 @@ class Outbox:
             self.claims,
             self.reads,
             self.questions,
+            self.waits,
             self.writes,
         )
         self.loads, self.retained, self.exchanges, self.claims = [], [], [], []
-        self.reads, self.questions, self.writes = [], [], []
+        self.reads, self.questions, self.waits, self.writes = [], [], [], []
         return effects

@@ -40,6 +40,7 @@ from lakemq.plugins.mqtt.routing.delayed import Delays
 from lakemq.plugins.mqtt.routing.delaying import release_due
 from lakemq.plugins.mqtt.routing.history import Reading
 from lakemq.plugins.mqtt.routing.hub import Hub
+from lakemq.plugins.mqtt.routing.outbox import Effects
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.server.logins import Logins
 from lakemq.plugins.mqtt.server.state_store import MqttJournal
@@ -155,6 +156,7 @@ class MqttEngine:
         """Of topics of one partition."""
         self._progress = asyncio.Event()
         """Set when nothing is being appended any more, and when a network connection is gone."""
+        self._feeds: ClusterFeeds
         self._started_ms = self.now_ms()
         self.turn_due = self._in_turn = False
         """Whether a turn is scheduled; whether one is running."""
@@ -194,7 +196,7 @@ class MqttEngine:
         self.loop = asyncio.get_running_loop()
         self._gathering.hold(True)
         self.arrivals.hold()
-        feeds = ClusterFeeds(self.hub, self.broker, self.now_ms)
+        feeds = self._feeds = ClusterFeeds(self.hub, self.broker, self.arrivals)
         # Reversed: the first binding of a topic says how it is created.
         for binding in {one.topic: one for one in reversed(self.settings.bindings)}.values():
             topic = binding.topic
@@ -214,6 +216,7 @@ class MqttEngine:
         self.hub.delivery.decisions = Decisions(self.settings.decisions_max, self.now_ms)
         self.hub.rights.why = self._why
         self.arrivals.release()
+        feeds.begin()
         self._ticker = self.loop.call_later(TICK_S, self._tick)
 
     async def _ensure(self, binding: BindingSettings) -> None:
@@ -332,15 +335,18 @@ class MqttEngine:
         """Perform what the core wants done."""
         # Appends go first: the disk works while the rest is done. Writes go last, with what the
         # others have added.
-        appends, loads, retained, exchanges, claims, reads, questions, writes = (
-            self.hub.outbox.take(self._gathering.enough)
-        )
-        if appends:
-            self.broker.publish_bound([self._append(one) for one in appends])
+        effects = self.hub.outbox.take(self._gathering.enough)
+        if effects.appends:
+            self.broker.publish_bound([self._append(one) for one in effects.appends])
         self.journal.write_sessions(self.after)
         self.journal.delays.write(self.after)
-        for session in loads:
-            self._begin(self._load(session))
+        self._ask(effects)
+        self._serve(effects.retained, effects.exchanges, effects.claims)
+        self._write(effects.writes)
+        self._write(self.hub.outbox.take_writes())  # what carrying out the others has added
+
+    def _serve(self, retained: list[Peer], exchanges: list[Peer], claims: list[Peer]) -> None:
+        """Go on with what clients wait for whose sockets are still there."""
         for peer in retained:
             if (link := self.links.get(peer)) is not None:
                 send_retained(link.connection, self.now_ms())
@@ -350,12 +356,17 @@ class MqttEngine:
         if claims:
             links = [self.links[peer] for peer in claims if peer in self.links]
             self.shared.claim([link.connection for link in links])
-        for history, generation in reads:
+
+    def _ask(self, effects: Effects) -> None:
+        """Begin what is awaited beside everything else."""
+        for session in effects.loads:
+            self._begin(self._load(session))
+        for history, generation in effects.reads:
             self._begin(self._read(history, generation))
-        for question, then in questions:
+        for question, then in effects.questions:
             self._begin(self._decide(question, then), self._deciding)
-        self._write(writes)
-        self._write(self.hub.outbox.take_writes())  # what carrying out the others has added
+        for topics, then in effects.waits:
+            self._begin(self._hear(topics, then))
 
     def _write(self, peers: list[Peer]) -> None:
         for peer in peers:
@@ -465,6 +476,12 @@ class MqttEngine:
         link = self.links.get(connection)
         if link is not None:
             link.read_on()
+        self.after()
+
+    async def _hear(self, topics: set[str], then: Continuation) -> None:
+        """Call back when records of these topics come here."""
+        await self._feeds.heard(topics)
+        then(self.now_ms())
         self.after()
 
     async def _decide(self, question: Question, then: Continuation) -> None:

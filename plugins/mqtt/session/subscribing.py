@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from lakemq.broker_core.api.topic_filters import filters_overlap, has_wildcard
+from lakemq.broker_core.api.topic_filters import filters_overlap
 from lakemq.broker_core.api.types import Operation
 from lakemq.plugins.mqtt.routing import history
 from lakemq.plugins.mqtt.routing.history import History, histories_of, parse_start
@@ -58,16 +58,44 @@ def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
     if connection.version < V5:
         # 3.1.1 has one failure code, 0x80 [MQTT-3.9.3-2 of 3.1.1].
         codes = [code if code < FAILURE else FAILURE for code in codes]
+    suback = partial(_answer, connection, Suback(packet.packet_id, tuple(codes)), fresh)
+    waits = connection.hub.unheard and _unheard(connection, packet)
+    if waits:
+        connection.hub.outbox.waits.append((waits, suback))
+    else:
+        suback(now_ms)
+
+
+def _answer(
+    connection: Connection, suback: Suback, fresh: dict[str, Subscription], now_ms: int
+) -> None:
     session = connection.session
-    assert session is not None
+    if session is None or connection.ended:
+        return
 
     # SUBACK promises the subscription, so it waits for the session's record. Retained messages come
     # behind it: the index has the subscription already, so nothing published meanwhile is missed.
     def answer(later_ms: int) -> None:
-        connection.send(Suback(packet.packet_id, tuple(codes)))
+        connection.send(suback)
         _owe_retained(connection, fresh, later_ms)
 
     session.keep(connection, answer, now_ms)
+
+
+def _unheard(connection: Connection, packet: Subscribe) -> set[str]:
+    """Topics with records for these filters that do not come to this node yet."""
+    hub, session = connection.hub, connection.session
+    assert session is not None
+    wanted = [session.subscriptions.get(one.topic_filter) for one in packet.filters]
+    return {
+        binding.topic
+        for binding in hub.bindings
+        if binding.topic in hub.unheard
+        and any(
+            one is not None and filters_overlap(one.address.topic_filter, binding.topic_filter)
+            for one in wanted
+        )
+    }
 
 
 def _add(
@@ -93,8 +121,6 @@ def _add(
             why=hub.rights.why(connection.principal, Operation.READ, address.topic_filter, context),
         )  # fmt: skip
         return Reason[hub.limits.refused_subscribe_reason.upper()], None, False
-    if _is_unheard(hub, address.topic_filter):
-        return Reason.IMPLEMENTATION_ERROR, None, False
     before = session.subscriptions.get(text)
     kind = Beside if text.startswith((EXCLUSIVE, REPLAY)) else Subscription
     options = wanted.options & _OPTIONS_KEPT
@@ -118,16 +144,6 @@ def _add(
     # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; a shared subscription gets none (4.8.2).
     due = wanted.retain_handling == 0 or (wanted.retain_handling == 1 and before is None)
     return wanted.qos, subscription, due and address.group is None
-
-
-def _is_unheard(hub: Hub, topic_filter: str) -> bool:
-    """Whether publishes that the filter matches are stored where this node does not hear them."""
-    for binding in hub.bindings:
-        if filters_overlap(topic_filter, binding.topic_filter):
-            by_name = not (binding.key_is_client_id or has_wildcard(topic_filter))
-            if hub.unheard(binding.topic, topic_filter.encode() if by_name else None):
-                return True
-    return False
 
 
 def _replay(

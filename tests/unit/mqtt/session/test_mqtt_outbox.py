@@ -16,7 +16,7 @@ from lakemq.plugins.mqtt.wire.packets import (
 )
 from tests.support.mqtt.bench import Bench
 
-NOTHING = Effects([], [], [], [], [], [], [], [])
+NOTHING = Effects([], [], [], [], [], [], [], [], [])
 
 
 def test_a_publish_is_one_append_and_nothing_is_written_before_it_is_stored() -> None:
