@@ -153,8 +153,11 @@ class InSyncAnswer:
 
 _INTERNAL_PREFIXES: Final = ("__", "_lakemq_")
 _SHARED: Final = frozenset(
-    {"__mqtt_bans", "__mqtt_homes", "_lakemq_offsets", "_lakemq_queues", "_lakemq_staged"}
-)
+    {
+        "__mqtt_bans", "__mqtt_homes", "__mqtt_retained", "_lakemq_offsets", "_lakemq_queues",
+        "_lakemq_staged",
+    }
+)  # fmt: skip
 STORAGE_LEVEL: Final = 3
 """Feature level from which the catalog keeps the storage id of a node, and fences it."""
 CLUSTER_LEVEL: Final = 4

@@ -100,6 +100,10 @@ class FollowedTopic:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def read_again(self) -> None:
+        """Give the follower all there is once more, within `WAIT_MS`."""
+        self._topic_id = ""
+
     async def _follow(self) -> None:
         told = ""
         while True:

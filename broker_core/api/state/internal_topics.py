@@ -22,10 +22,13 @@ OLDER_NAMES: Final = frozenset(
 )
 """All names with the older prefix that there are: no other is given."""
 BANS: Final = "__mqtt_bans"
-SHARED: Final = frozenset({"__mqtt_homes", "_lakemq_offsets", "_lakemq_queues", BANS, STAGED})
+RETAINED: Final = "__mqtt_retained"
+SHARED: Final = frozenset(
+    {"__mqtt_homes", "_lakemq_offsets", "_lakemq_queues", BANS, RETAINED, STAGED}
+)
 """Internal topics that exist once in a cluster: their partitions have replicas, and one leader. Of
 all others each node has its own copy."""
-WRITTEN_BY_ALL: Final = frozenset({BANS})
+WRITTEN_BY_ALL: Final = frozenset({BANS, RETAINED})
 """Those of them that every node writes, through the leader; of the others the leader alone."""
 UNDECIDED: Final = (STAGED, SCHEDULES)
 """Topics whose records no client may read: they belong to other topics, and may never get there."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lakemq.broker_core.api.errors import LakeMQError, Undecided
-from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
+from lakemq.broker_core.api.limits.user_shares import Owner, UserShares, owner_of
 from lakemq.broker_core.api.tracing import Traces
 from lakemq.broker_core.api.types import AccessContext, Acks, Operation, Principal, Resource
 from lakemq.plugins.mqtt.limits import Limits
@@ -57,6 +57,8 @@ class Hub:
     """The MQTT side of one node."""
 
     traces: Traces | None = None
+    has_peers = False
+    """Whether other nodes hold what is retained here, too."""
 
     def __init__(
         self,
@@ -265,9 +267,14 @@ class Hub:
         """Keep it for its publisher. What came in by MQTT and was stored had its room held then
         (`has_room_to_retain`): its client has an answer that says it is retained."""
         session = self.sessions.get(message.origin) if message.origin is not None else None
-        owner = owner_of(session.principal) if session is not None else None
+        owner = owner_of(session.principal) if session is not None else message.owner
         let_in = message.origin is not None and message.place is not None
         self.retained.put(message, owner, let_in=let_in)
+
+    def owner_told(self, principal: Principal) -> Owner | None:
+        """Whose share a retained message shall count in on all nodes; None: on this one alone,
+        where its client is known."""
+        return owner_of(principal) if self.has_peers else None
 
     def has_room_to_retain(self, packet: Publish, principal: Principal, now_ms: int) -> bool:
         """Whether a publish can be retained, where it asks for that; counts it where not."""
@@ -354,7 +361,10 @@ class Hub:
             return
         by_client = binding.key_is_client_id
         key = (client_id if by_client else packet.topic).encode()
-        headers = record_headers(packet, client_id, key_is_client_id=by_client) + headers
+        owner = self.owner_told(principal)
+        headers = (
+            record_headers(packet, client_id, key_is_client_id=by_client, owner=owner) + headers
+        )
         self.store(binding, principal, key, packet, headers, receiver or Unattended(self.counters))
 
     def not_kept(self, connections: list[Peer], text: str, now_ms: int) -> None:

@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 class Replay:
     """One recovery. Feed it `record` in offset order per partition, then `finish`."""
 
-    def __init__(self, hub: Hub, states: Iterable[SessionState], retained_from: Positions) -> None:
+    def __init__(
+        self, hub: Hub, states: Iterable[SessionState], retained_from: Positions | None
+    ) -> None:
         self._hub = hub
         self._retained_from = retained_from
-        """Up to where retained messages were kept."""
+        """Up to where retained messages were kept; None: that is not known yet."""
         self._positions: dict[Session, Positions] = {}
         self.left_out: list[tuple[str, str]] = []
         """Client id, and what of its session is not taken up again."""
@@ -50,7 +52,9 @@ class Replay:
 
     def start_of(self, topic: str, partition: int, high_watermark: int) -> int:
         """First offset of a partition that is needed again."""
-        known = [self._retained_from, *self._positions.values()]
+        known = list(self._positions.values())
+        if self._retained_from is not None:
+            known.append(self._retained_from)
         delays = self._hub.delays
         if delays and delays.kept_positions is not None:
             known.append(delays.kept_positions)
@@ -68,7 +72,7 @@ class Replay:
         hub, key = self._hub, (place.topic, place.partition)
         # Below it, retained messages were kept with what came later: an older record must not undo
         # that.
-        if message.retain and place.offset >= self._retained_from.get(key, 0):
+        if message.retain and place.offset >= (self._retained_from or {}).get(key, 0):
             hub.retain(message)
         if meta.delayed_id is not None:
             hub.delays.end(meta.delayed_id)

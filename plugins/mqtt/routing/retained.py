@@ -5,25 +5,29 @@ Source: MQTT 5.0 section 3.3.1.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.limits.user_shares import Owner, UserShares
 from lakemq.plugins.mqtt.routing.shares import Holdings
-from lakemq.plugins.mqtt.wire.messages import Message
+from lakemq.plugins.mqtt.wire.messages import Message, Place
 
+CLEARED_MAX: Final = 10_000
+"""Names without a message whose last record is remembered; the oldest are forgotten beyond."""
 AWAITED_MS: Final = 60_000
 """How long room is held for a message that is being stored."""
 
 
 class _Node:
-    __slots__ = ("children", "message", "owner")
+    __slots__ = ("children", "message", "owner", "source")
 
     def __init__(self) -> None:
         self.children: dict[str, _Node] = {}
         self.message: Message | None = None
         self.owner: Owner | None = None
         """Whose share the message is of."""
+        self.source: Place | None = None
+        """The record that it came with; None: it lies in no topic, or that is not known."""
 
 
 class _Awaited(NamedTuple):
@@ -48,6 +52,12 @@ class Retained:
         """What changed since `take_changes`; None: forgotten. Grows only where `tracking`."""
         self.tracking = False
         """`$SYS` is never tracked: it is rebuilt."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when `changes` is no longer empty."""
+        self.deleted: set[str] = set()
+        """Names of `changes` that no record has cleared: no other node knows of that."""
+        self._cleared: dict[str, Place] = {}
+        """Names that have no message any more, and the record that cleared them."""
         self.shares = UserShares()
         self._held, self._held_bytes = Holdings(), Holdings()
         self._awaited: dict[str, _Awaited] = {}
@@ -71,6 +81,35 @@ class Retained:
         """Whose share the topic's message counts in; None: no user's."""
         node = self._find(topic)
         return node.owner if node is not None else None
+
+    def source_of(self, topic: str) -> Place | None:
+        """The record of a bound topic by which the name's message came or went, if one is known."""
+        node = self._find(topic)
+        if node is not None and node.message is not None:
+            return node.source
+        return self._cleared.get(topic)
+
+    def is_behind(self, topic: str, place: Place | None) -> bool:
+        """Whether the record at `place` came before what is known of the name, or is that."""
+        known = self.source_of(topic)
+        return (
+            place is not None
+            and known is not None
+            and known[:2] == place[:2]
+            and place.offset <= known.offset
+        )
+
+    def forget_sources(self, bound_topic: str) -> None:
+        """The topic was deleted: offsets of another one of its name tell nothing about it."""
+        stack = [self._root]
+        while stack:
+            node = stack.pop()
+            if node.source is not None and node.source.topic == bound_topic:
+                node.source = None
+            stack += node.children.values()
+        self._cleared = {
+            name: place for name, place in self._cleared.items() if place.topic != bound_topic
+        }
 
     def _find(self, topic: str) -> _Node | None:
         node: _Node | None = self._root
@@ -141,14 +180,34 @@ class Retained:
     def put(self, message: Message, owner: Owner | None = None, *, let_in: bool = False) -> bool:
         """Keep the message, or with an empty payload forget the topic [MQTT-3.3.1-6]
         [MQTT-3.3.1-7]. False: refused, a bound was reached; the older one is kept. `let_in`: there
-        was room when it was published, so it is kept whatever came meanwhile."""
-        if not message.payload:
-            self.forget(message.topic)
+        was room when it was published, so it is kept whatever came meanwhile. What came with an
+        older record than the known one changes nothing."""
+        if message.payload:
+            self._arrived(message.topic)
+        if self.is_behind(message.topic, message.place):
             return True
-        self._arrived(message.topic)
+        if not message.payload:
+            self.forget(message.topic, message.place)
+            return True
         if not let_in and not self.has_room(message.topic, message.size_bytes, owner):
             self.refused += 1
             return False
+        self._hold(message, owner, message.place)
+        self._note(message.topic, message)
+        return True
+
+    def adopt(
+        self, topic: str, message: Message | None, owner: Owner | None, source: Place | None
+    ) -> None:
+        """Hold what was kept before, or by another node, though the bounds be lower by now. None:
+        nothing is retained under the name. It need not be kept again."""
+        self.changes.pop(topic, None)
+        if message is not None:
+            self._hold(message, owner, source)
+        else:
+            self._remove(topic, source)
+
+    def _hold(self, message: Message, owner: Owner | None, source: Place | None) -> None:
         node = self._root
         for level in message.topic.split("/"):
             child = node.children.get(level)
@@ -157,30 +216,43 @@ class Retained:
             node = child
         if node.message is not None:
             self._count_message(node, node.message, -1)
-        node.message, node.owner = message, owner
+        node.message, node.owner, node.source = message, owner, source
         self._count_message(node, message, 1)
-        self._note(message.topic, message)
-        return True
+        self._cleared.pop(message.topic, None)
 
-    def forget(self, topic: str) -> None:
-        """Remove a topic name's message, if it has one, and branches left empty."""
+    def forget(self, topic: str, place: Place | None = None) -> None:
+        """Remove a topic name's message, if it has one. `place`: of the record that says so."""
+        if self._remove(topic, place):
+            self._note(topic, None)
+            if place is None and topic in self.changes:
+                self.deleted.add(topic)
+
+    def _remove(self, topic: str, place: Place | None) -> bool:
+        """Remove the message, if there is one, and branches left empty."""
+        source = place or self.source_of(topic)
+        if source is not None:
+            self._cleared.pop(topic, None)
+            self._cleared[topic] = source
+            if len(self._cleared) > CLEARED_MAX:
+                del self._cleared[next(iter(self._cleared))]
         path: list[tuple[_Node, str]] = []
         node = self._root
         for level in topic.split("/"):
             child = node.children.get(level)
             if child is None:
-                return
+                return False
             path.append((node, level))
             node = child
+        had = node.message is not None
         if node.message is not None:
             self._count_message(node, node.message, -1)
-            node.message = node.owner = None
-            self._note(topic, None)
+            node.message = node.owner = node.source = None
         for parent, level in reversed(path):  # empty branches go, up to the first used one
             child = parent.children[level]
             if child.children or child.message is not None:
                 break
             del parent.children[level]
+        return had
 
     def _count_message(self, node: _Node, message: Message, sign: int) -> None:
         self.count += sign
@@ -190,7 +262,10 @@ class Retained:
 
     def _note(self, topic: str, message: Message | None) -> None:
         if self.tracking and not topic.startswith("$SYS/"):
+            first = not self.changes
             self.changes[topic] = message
+            if first:
+                self.on_change()
 
     def match(self, topic_filter: str, now_ms: int) -> Iterator[Message]:
         """Messages whose topic name the filter matches, expired ones left out."""
@@ -231,13 +306,14 @@ class Retained:
         """Forget messages whose expiry interval is over (3.3.1.3)."""
         gone = [
             message.topic
-            for message in self._everything()
+            for message in self.everything()
             if message.expires_ms is not None and message.expired(now_ms)
         ]
         for topic in gone:
             self.forget(topic)
 
-    def _everything(self) -> Iterator[Message]:
+    def everything(self) -> Iterator[Message]:
+        """All messages, expired ones and those of `$SYS` too."""
         stack = [self._root]
         while stack:
             node = stack.pop()

@@ -24,6 +24,7 @@ from lakemq.broker_core.api.records.reader import committed_batches
 from lakemq.broker_core.api.state.state_topic import StateRecord, StateTopic
 from lakemq.broker_core.api.types import CommittedBatch, Offset
 from lakemq.plugins.mqtt.feeds.reading import Salvage
+from lakemq.plugins.mqtt.retaining.log import RetainedLog
 from lakemq.plugins.mqtt.routing.bans import Ban
 from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
 from lakemq.plugins.mqtt.routing.hub import Hub
@@ -33,13 +34,9 @@ from lakemq.plugins.mqtt.server.delay_log import DelayLog
 from lakemq.plugins.mqtt.state.delivery import Delivery
 from lakemq.plugins.mqtt.state.ledger import Writing
 from lakemq.plugins.mqtt.state.records import RecordReader
-from lakemq.plugins.mqtt.state.sessions import Positions, Session
+from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.state.snapshots import (
-    positions_bytes,
-    read_positions,
-    read_retained,
     read_session,
-    retained_bytes,
     session_bytes,
 )
 from lakemq.plugins.mqtt.state.stored_values import BadSnapshot
@@ -48,16 +45,13 @@ from lakemq.plugins.mqtt.wire.messages import Message, Place
 log = logging.getLogger(__name__)
 
 SESSIONS: Final = "__mqtt_sessions"
-RETAINED: Final = "__mqtt_retained"
-_POSITIONS_KEY: Final = b""
-"""Key of the record in `RETAINED` that tells up to where it is complete."""
 _LOADS_AT_ONCE: Final = 64
 _LOAD_BYTES: Final = 64 * 1024
 _COMMIT_WAIT_MS: Final = 100
 
 
 class MqttJournal:
-    """Keeps sessions and retained messages, and loads what waits in bound topics."""
+    """Keeps sessions, and loads what waits in bound topics."""
 
     def __init__(
         self,
@@ -77,8 +71,6 @@ class MqttJournal:
         self._accepts = accepts
         self._now_ms = now_ms
         self._checkpoint_records = checkpoint_records
-        self._retained_written_at = 0
-        self._retained_writing = False
         self.save_shared: Callable[[Writing], None]
         """Has homes keep sessions, where nodes share them."""
         self.shared_writes: AbstractSet[asyncio.Future[None]] = frozenset()
@@ -89,16 +81,18 @@ class MqttJournal:
         self._salvage = Salvage(hub.counters)
         self._topics = [
             StateTopic(broker, name, now_ms=now_ms, open_stored=self._salvage.opened)
-            for name in (SESSIONS, RETAINED, DELAYED)
+            for name in (SESSIONS, DELAYED)
         ]
-        self._sessions, self._retained, delayed = self._topics
+        self._sessions, delayed = self._topics
+        self.retained = RetainedLog(hub, broker, reader, accepts, now_ms, self._salvage)
         self._bans = BanLog(hub, broker, now_ms, self._salvage, after)
         self.delays = DelayLog(hub, delayed, now_ms, self._salvage)
 
     @property
     def writing(self) -> set[asyncio.Future[Any]]:
         """Appends that have not ended."""
-        own = (future for topic in self._topics for future in topic.writing)
+        topics = (*self._topics, self.retained.topic)
+        own = (future for topic in topics for future in topic.writing)
         return {*own, *self.shared_writes}
 
     # -- recovery
@@ -111,9 +105,9 @@ class MqttJournal:
             await topic.ensure()
         sessions = await self._sessions.load()
         self._own.update(key.decode(errors="replace") for key in sessions)
-        retained_from = await self._read_retained()
+        read = await self.retained.start()
         hub = self._hub
-        replay = Replay(hub, (), retained_from)
+        replay = Replay(hub, (), self.retained.positions if read else None)
         for key, record in sessions.items():
             try:
                 replay.restore(read_session(key.decode(), value_of(record)))
@@ -123,6 +117,7 @@ class MqttJournal:
             log.error("session of %r: left out: %s", client_id, what, extra={"client": client_id})
         await self.delays.read()
         await self._bans.start()
+        replayed: set[tuple[str, int]] = set()
         for name in dict.fromkeys(binding.topic for binding in hub.bindings):
             for partition in self._led(name):
                 source = self._broker.partition(name, partition)
@@ -133,7 +128,9 @@ class MqttJournal:
                         if self._accepts(name, message.topic):
                             replay.record(message, meta, self._now_ms())
                 hub.positions[name, partition] = end
+                replayed.add((name, partition))
         replay.finish(self._now_ms())
+        self.retained.begin(replayed if read else ())
         self.delays.begin()
 
     def forget_sessions(self, client_ids: Iterable[str]) -> None:
@@ -145,24 +142,6 @@ class MqttJournal:
             entries: dict[bytes, bytes | None] = {one.encode(): None for one in gone}
             self._sessions.write_all(entries, lambda error: self._own.update(gone if error else ()))
 
-    async def _read_retained(self) -> Positions:
-        newest = await self._retained.load()
-        positions = newest.pop(_POSITIONS_KEY, None)
-        for record in newest.values():
-            try:
-                # `let_in`: what was kept stays, though the bounds be lower by now.
-                self._hub.retained.put(*read_retained(value_of(record)), let_in=True)
-            except BadSnapshot as error:
-                self._salvage.refused(Place(RETAINED, *record[:2]), error)
-        self._hub.retained.take_changes()  # what was read need not be written again
-        if positions is None:
-            return {}
-        try:
-            return read_positions(value_of(positions))
-        except BadSnapshot as error:
-            self._salvage.refused(Place(RETAINED, *positions[:2]), error)
-            return {}
-
     def _led(self, topic: str) -> list[int]:
         """Partitions whose records this node has."""
         count = self._broker.topic(topic).partitions
@@ -171,6 +150,7 @@ class MqttJournal:
     async def stop(self) -> None:
         """Follow no more what other nodes write."""
         await self._bans.stop()
+        await self.retained.stop()
 
     async def keep_ban(self, kind: str, value: str, ban: Ban | None) -> None:
         """Returns when it is on disk, or at once where nothing is kept. None: it is lifted."""
@@ -219,7 +199,7 @@ class MqttJournal:
         hub = self._hub
         if hub.ledger is not None:
             hub.ledger.checkpoint(hub.delivered, self._checkpoint_records, 10_000)
-            self._write_retained()
+            self.retained.checkpoint(self._checkpoint_records // 4)
             self.delays.checkpoint(self._checkpoint_records // 4)
 
     async def keep_everything(self, after: Callable[[], None], wait_s: float) -> None:
@@ -237,37 +217,6 @@ class MqttJournal:
         if self.writing:
             await asyncio.wait(self.writing, timeout=wait_s)
             await asyncio.sleep(0)
-
-    def _write_retained(self) -> None:
-        hub = self._hub
-        behind = hub.delivered - self._retained_written_at
-        changes = hub.retained.changes
-        if self._retained_writing or (not changes and behind < self._checkpoint_records // 4):
-            return
-        self._retained_writing = True
-        changes = hub.retained.take_changes()
-        owner_of = hub.retained.owner_of
-        entries = {
-            topic.encode(): None if one is None else retained_bytes(one, owner_of(one.topic))
-            for topic, one in changes.items()
-        }
-        # In the same append as the changes: after a crash, records from these positions on are
-        # retained again, and none below.
-        entries[_POSITIONS_KEY] = positions_bytes(hub.positions)
-        written = functools.partial(self._retained_written, changes, hub.delivered)
-        self._retained.write_all(entries, written)
-
-    def _retained_written(
-        self, changes: dict[str, Message | None], delivered: int, error: LakeMQError | None
-    ) -> None:
-        self._retained_writing = False
-        if error is None:
-            self._retained_written_at = delivered
-            return
-        log.error("retained messages could not be kept yet: %s", error)
-        for topic, message in changes.items():
-            # What has changed since is newer, and stays.
-            self._hub.retained.changes.setdefault(topic, message)
 
     # -- loading
 

@@ -209,7 +209,10 @@ def _store(
     inflow.appends_bytes += len(packet.payload)
     if packet.retain or packet.properties is not NO_PROPERTIES:
         by_client = binding.key_is_client_id
-        headers = record_headers(packet, connection.client_id, key_is_client_id=by_client)
+        owner = connection.hub.owner_told(connection.principal) if packet.retain else None
+        headers = record_headers(
+            packet, connection.client_id, key_is_client_id=by_client, owner=owner
+        )
     else:
         headers = route.headers[packet.qos]
     session = connection.session

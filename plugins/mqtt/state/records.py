@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.limits.user_shares import Owner
 from lakemq.broker_core.api.records.batch import CONTROL, RecordBatch
 from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
 from lakemq.broker_core.api.types import CommittedBatch, Headers
@@ -33,8 +34,11 @@ QOS_2_ID: Final = "mqtt.qos2_id"
 """Session and packet identifier of a QoS 2 publish: tells it again after a crash."""
 DELAYED_ID: Final = "mqtt.delayed_id"
 """Key of the delayed record that a publish was: tells after a crash that it was published."""
+OWNER: Final = "mqtt.owner"
+"""Kind and name of the user whose share a retained publish counts in: where nodes share retained
+messages, the publisher's session may be on another one."""
 _RESERVED: Final = "mqtt."
-BROKERS_OWN: Final = (CLIENT, QOS_2_ID, DELAYED_ID)
+BROKERS_OWN: Final = (CLIENT, QOS_2_ID, DELAYED_ID, OWNER)
 """Headers that are believed, so clients may not write them into bound topics."""
 _ESCAPED: Final = "mqtt.user."
 """In front of a user property whose own name begins with `mqtt.`."""
@@ -42,14 +46,18 @@ _PARSED_MAX: Final = 4096
 _PARSED_MAX_BYTES: Final = 512
 
 
-def record_headers(packet: Publish, client_id: str, *, key_is_client_id: bool) -> bytes:
-    """The encoded record headers of a publish."""
+def record_headers(
+    packet: Publish, client_id: str, *, key_is_client_id: bool, owner: Owner | None = None
+) -> bytes:
+    """The encoded record headers of a publish; with that of its owner, if it is retained."""
     headers: list[tuple[str, bytes | None]] = [
         (CLIENT, client_id.encode()),
         (QOS, b"%d" % packet.qos),
     ]
     if packet.retain:
         headers.append((RETAIN, b"1"))
+        if owner is not None:
+            headers.append((OWNER, "/".join(owner).encode()))
     if key_is_client_id:
         headers.append((TOPIC, packet.topic.encode()))
     if packet.properties is not NO_PROPERTIES:
@@ -104,6 +112,8 @@ class Meta(NamedTuple):
     """Session's incarnation and packet identifier."""
     delayed_id: str | None = None
     """Key of the delayed record that it was."""
+    owner: Owner | None = None
+    """Whose share it counts in if it is retained; None: it does not say."""
 
     @property
     def marked(self) -> bool:
@@ -142,7 +152,13 @@ def parse_headers(headers: Headers) -> Meta:
         _number(known.get(MESSAGE_EXPIRY)),
         _qos_2_id(_text(known.get(QOS_2_ID))),
         _text(known.get(DELAYED_ID)),
+        _owner(_text(known.get(OWNER))),
     )
+
+
+def _owner(text: str | None) -> Owner | None:
+    kind, slash, name = (text or "").partition("/")
+    return (kind, name) if slash else None
 
 
 def _qos_2_id(text: str | None) -> tuple[str, int] | None:
@@ -258,6 +274,8 @@ class RecordReader:
                 meta.origin,
                 place,
             )
+            if meta.owner is not None:
+                message = message.owned_by(meta.owner)
             yield message, meta
 
     def _parse(self, headers: bytes) -> Meta:

@@ -64,6 +64,19 @@ class Message:
         """None: it is in memory alone."""
         self._wires: dict[tuple[int, int, bool, tuple[int, ...]], Wire] = {}
 
+    owner: tuple[str, str] | None = None
+    """Kind and name of the user whose share it counts in, where its record tells."""
+
+    def owned_by(self, owner: tuple[str, str]) -> Message:
+        """The same with an owner."""
+        made = _OwnedMessage(
+            self.topic, self.payload, self.qos, self.retain, self.arrived_ms, self.properties,
+            None, self.origin, self.place,
+        )  # fmt: skip
+        made.expires_ms = self.expires_ms
+        made.owner = owner
+        return made
+
     @property
     def size_bytes(self) -> int:
         """What it takes in a queue, about."""
@@ -120,6 +133,10 @@ class Message:
         for identifier in identifiers:
             bare += b"\x0b" + variable_bytes(identifier)
         return bare
+
+
+class _OwnedMessage(Message):
+    __slots__ = ("owner",)
 
 
 def message_of(packet: Publish, now_ms: int, origin: str | None) -> Message:

@@ -12,9 +12,10 @@ import pytest
 from paho.mqtt.reasoncodes import ReasonCode
 from typer.testing import CliRunner
 
+from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.plugins.mqtt.ops.commands import mqtt
 from lakemq.testing.cluster import Cluster
-from tests.support.cluster.topics import until_in_sync
+from tests.support.cluster.topics import ask, made, until_in_sync
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 NAMES = ("n1", "n2", "n3")
@@ -25,7 +26,18 @@ WAIT_S = 120
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("everywhere")) as found:
+        until(lambda: "__mqtt_homes" in topics(found))
+        for name in ("__mqtt_homes", "__mqtt_bans", "__mqtt_retained"):
+            until_in_sync(found, name)
+        made(found, "mqtt")
         yield found
+
+
+def topics(cluster: Cluster) -> set[str]:
+    async def names(client: RemoteClient) -> set[str]:
+        return {topic.name for topic in (await client.topics())[1]}
+
+    return ask(cluster, names)
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -110,3 +122,67 @@ def test_a_client_is_sent_away_from_whichever_node_it_is_on(cluster: Cluster) ->
         mqtt, ["kick", "nobody", "--admin", cluster.address("n1", "admin")]
     )
     assert missing.exit_code == 4
+
+
+def retained(cluster: Cluster, node: str, topic_filter: str) -> dict[str, bytes]:
+    """What a client that subscribes at the node is sent at once."""
+    client = Client(cluster, node, f"reads-{node}-{time.monotonic_ns()}")
+    found: dict[str, bytes] = {}
+    client.paho.on_message = lambda _c, _u, message: found.update(
+        {message.topic: message.payload} if message.retain else {}
+    )
+    client.paho.subscribe(topic_filter, 1)
+    time.sleep(0.5)
+    client.close()
+    return found
+
+
+def publish(cluster: Cluster, node: str, messages: dict[str, bytes], qos: int = 1) -> None:
+    client = Client(cluster, node, f"writes-{node}-{time.monotonic_ns()}")
+    infos = [client.paho.publish(*each, qos, retain=True) for each in messages.items()]
+    for info in infos:
+        info.wait_for_publish(WAIT_S)
+    client.close()
+
+
+@pytest.mark.parametrize("qos", [1, 0], ids=["bound", "unbound"])
+def test_retained_messages_are_sent_by_every_node(cluster: Cluster, qos: int) -> None:
+    until_in_sync(cluster, "__mqtt_retained")
+    prefix = f"kept/{qos}"
+    expected: dict[str, bytes] = {}
+    for node in NAMES:
+        mine = {f"{prefix}/{node}/{number}": node.encode() for number in range(20)}
+        publish(cluster, node, mine, qos)
+        expected |= mine
+    for node in NAMES:
+        until(lambda node=node: retained(cluster, node, f"{prefix}/#") == expected)  # type: ignore[misc]
+    changed = {name: b"new" for name in list(expected)[::3]}
+    cleared = dict.fromkeys(list(expected)[1::3], b"")
+    publish(cluster, "n3", changed, qos)
+    publish(cluster, "n1", cleared, qos)
+    expected = {
+        name: payload for name, payload in (expected | changed | cleared).items() if payload
+    }
+    for node in NAMES:
+        until(lambda node=node: retained(cluster, node, f"{prefix}/#") == expected)  # type: ignore[misc]
+
+
+def test_retained_messages_outlast_any_node_and_are_read_by_one_that_starts(
+    cluster: Cluster,
+) -> None:
+    until_in_sync(cluster, "__mqtt_retained")
+    expected: dict[str, bytes] = {}
+    for victim in NAMES:
+        others = [node for node in NAMES if node != victim]
+        more = {f"last/{victim}/{number}": b"%d" % number for number in range(30)}
+        publish(cluster, others[0], more, 0)
+        expected |= more
+        until(lambda: retained(cluster, others[1], "last/#") == expected)  # noqa: B023
+        cluster.kill(victim)
+        late = {f"last/late-{victim}/{number}": b"late" for number in range(5)}
+        publish(cluster, others[0], late, 0)
+        expected |= late
+        until(lambda: retained(cluster, others[1], "last/#") == expected)  # noqa: B023
+        cluster.start_node(victim)
+        until(lambda: retained(cluster, victim, "last/#") == expected)  # noqa: B023
+        until_in_sync(cluster, "__mqtt_retained")

@@ -30,7 +30,7 @@ from lakemq.broker_core.api.errors import (
 from lakemq.broker_core.api.records.batch import BODY_MAX_BYTES, BatchHeader, read_header, stamp
 from lakemq.broker_core.api.records.stored import SKIPPED
 from lakemq.broker_core.api.state import state_topic
-from lakemq.broker_core.api.state.internal_topics import OLDER_NAMES
+from lakemq.broker_core.api.state.internal_topics import OLDER_NAMES, RETAINED
 from lakemq.broker_core.api.state.state_topic import Done, StateRecord, StateTopic
 from lakemq.broker_core.api.types import (
     Acks,
@@ -44,7 +44,7 @@ from lakemq.broker_core.transactions import formats
 from lakemq.plugins.mqtt.bridge.state_log import STATES
 from lakemq.plugins.mqtt.routing import delayed
 from lakemq.plugins.mqtt.server import ban_log
-from lakemq.plugins.mqtt.server.state_store import RETAINED, SESSIONS
+from lakemq.plugins.mqtt.server.state_store import SESSIONS
 from lakemq.plugins.native.groups.offset_table import OFFSETS_TOPIC
 from lakemq.plugins.native.queues.snapshot import QUEUES_TOPIC
 from tests.support.node.crashing_broker import Crashed, CrashingBroker, Disk

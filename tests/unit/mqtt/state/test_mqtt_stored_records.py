@@ -27,6 +27,7 @@ from lakemq.broker_core.api.records.batch import (
     read_header,
 )
 from lakemq.broker_core.api.records.headers import encode_headers
+from lakemq.broker_core.api.state.internal_topics import RETAINED
 from lakemq.broker_core.api.types import (
     ANONYMOUS,
     Columns,
@@ -40,7 +41,7 @@ from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
 from lakemq.plugins.mqtt.routing.delayed import Delayed, delayed_bytes
 from lakemq.plugins.mqtt.server.ban_log import TOPIC as BANS
 from lakemq.plugins.mqtt.server.engine import MqttEngine
-from lakemq.plugins.mqtt.server.state_store import RETAINED, SESSIONS
+from lakemq.plugins.mqtt.server.state_store import SESSIONS
 from lakemq.plugins.mqtt.session.protocol import ServerProtocol
 from lakemq.plugins.mqtt.state.delivery import Delivery, DeliveryLimits
 from lakemq.plugins.mqtt.state.sessions import Session, Subscription
@@ -399,7 +400,7 @@ def test_clients_may_not_write_what_mqtt_believes_into_bound_topics() -> None:
         return broker
 
     assert asyncio.run(run()).reserved == {
-        "mqtt": {"mqtt.client", "mqtt.qos2_id", "mqtt.delayed_id"}
+        "mqtt": {"mqtt.client", "mqtt.qos2_id", "mqtt.delayed_id", "mqtt.owner"}
     }
 
 
