@@ -177,13 +177,16 @@ class Maintenance:
     def tier(self, log: JournalLog) -> None:
         """Tiering of one partition; blocking, never raises an Exception."""
         config, settings = log.config, self._settings
-        # Only the leader: what it does to objects, it does to those of all replicas.
-        if self._store is None or not log.is_open() or not log.leads:
+        if self._store is None or not log.is_open():
             return
-        tier = Tier(self._store, log.folder)
+        # Only the leader writes: what it does to objects, it does to those of all replicas.
+        leads = log.leads
+        tier = Tier(self._store, log.folder, leads=leads)
         try:
             stays = "compact" in config.cleanup or is_internal(log.topic)
-            while not stays and not self._stopping and tier.copy_next(log.copy_end()):
+            if not stays:
+                tier.adopt(log.copy_end())
+            while leads and not stays and not self._stopping and tier.copy_next(log.copy_end()):
                 continue
             tier.drop_local(
                 self._context.now_ms(), log.checkpoint_offset(),
@@ -191,7 +194,8 @@ class Maintenance:
                 age_max_ms=_limit(settings.tiering_local_ms),
                 retention_by=config.retention_by,
             )  # fmt: skip
-            tier.sweep()
+            if leads:
+                tier.sweep()
         except StorageFenced as error:
             self._context.loop.call_soon_threadsafe(log.fence, str(error))
         except (OSError, StoreError, BadBatch) as error:

@@ -3,6 +3,9 @@
 A segment is copied once it is sealed and read back before it counts as copied; its local file goes
 when local retention says so. The manifest tells where each segment is; a copy of the manifest lies
 beside the objects, so the store alone is enough to find every record in it.
+
+Of a replicated partition the leader alone writes to the store. Other replicas, and a new leader,
+adopt what it has stored: sealed segments are equal, byte by byte, on all replicas.
 """
 
 from __future__ import annotations
@@ -17,13 +20,17 @@ from lakemq.plugins.journal.maintenance.retention import expired
 from lakemq.plugins.journal.segment.files import FileHandle, replace_file
 from lakemq.plugins.journal.segment.manifest import (
     MANIFEST_NAME,
+    BadManifest,
     RemotePlace,
     SegmentInfo,
+    decode_manifest,
     encode_manifest,
 )
 from lakemq.plugins.journal.segment.sums import encode_sums, sum_up
 from lakemq.plugins.journal.segment.walk import walk
 from lakemq.plugins.journal.tiering.object_store import (
+    ObjectMissing,
+    ObjectShort,
     ObjectStore,
     StoreError,
     name_of,
@@ -31,14 +38,91 @@ from lakemq.plugins.journal.tiering.object_store import (
 )
 
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
+_LOOK_BYTES: Final = 16 * 1024
+"""Read of the end of an object that is adopted."""
 
 
 class Tier:
     """Moves one partition's segments."""
 
-    def __init__(self, store: ObjectStore, folder: LogFolder) -> None:
+    def __init__(self, store: ObjectStore, folder: LogFolder, *, leads: bool = True) -> None:
+        """`leads`: whether this replica may write to the store; the others adopt."""
         self._store = store
         self._folder = folder
+        self._leads = leads
+        self._others: set[SegmentInfo] = set()
+        """Segments under whose name the store has other bytes, which other replicas read."""
+
+    def adopt(self, offset_end: int) -> int:
+        """Take over where another replica has stored sealed segments below `offset_end` that this
+        one has too; returns how many. StoreError, OSError, StorageFenced."""
+        folder = self._folder
+        wanted = {
+            segment.log_name: segment
+            for segment in folder.manifest.segments
+            if self._is_uncopied(segment, offset_end)
+        }
+        if not wanted:
+            return 0
+        changes: dict[SegmentInfo, SegmentInfo] = {}
+        for other in self._stored():
+            segment, place = wanted.get(other.log_name), other.remote
+            if segment is None or place is None:
+                continue
+            try:
+                if self._is_copy(segment, other, place):
+                    changes[segment] = replace(segment, remote=place)
+                else:
+                    self._others.add(segment)
+            except (ObjectMissing, ObjectShort):
+                pass  # the leader copies it again
+        return len(changes) if changes and self._replace(changes) else 0
+
+    def _stored(self) -> tuple[SegmentInfo, ...]:
+        """What the copy of a manifest in the store names. StoreError."""
+        manifest = self._folder.manifest
+        name = object_name(manifest, MANIFEST_NAME)
+        try:
+            found = decode_manifest(self._store.read_all(name))
+        except ObjectMissing:
+            return ()
+        except BadManifest as error:
+            if self._leads:
+                return ()  # it is written again with the next change
+            raise StoreError(f"{name}: {error}") from None
+        if (found.topic_id, found.partition) != (manifest.topic_id, manifest.partition):
+            raise StoreError(f"{name} is of partition {found.partition} of {found.topic_id}")
+        return found.segments
+
+    def _is_copy(self, segment: SegmentInfo, other: SegmentInfo, place: RemotePlace) -> bool:
+        """Whether the object holds the bytes of this replica's segment; if so, its sums are kept
+        beside it."""
+        folder, name = self._folder, object_name(self._folder.manifest, segment.log_name)
+        if place.uri != self._store.url + name or (
+            (other.next_offset, other.size_bytes, place.position, place.size_bytes)
+            != (segment.next_offset, segment.size_bytes, 0, segment.size_bytes)
+        ):
+            return False
+        with closing(folder.files.open(folder.path / segment.log_name)) as handle:
+            sums = sum_up(handle.read_at, segment.size_bytes)
+            last = min(_LOOK_BYTES, segment.size_bytes)
+            if sums.crc32c != place.crc32c:
+                return False
+            # The manifest may be older than the object's end: the object is looked at, too.
+            there = self._store.read(name, segment.size_bytes - last, last)
+            if there != handle.read_at(segment.size_bytes - last, last):
+                return False
+        replace_file(folder.files, folder.path / segment.sums_name, encode_sums(sums))
+        return True
+
+    def _is_uncopied(self, segment: SegmentInfo, offset_end: int) -> bool:
+        return bool(
+            segment.sealed
+            and segment.next_offset <= offset_end
+            and segment.local
+            and segment.remote is None
+            and segment.size_bytes
+        )
 
     def copy_next(self, offset_end: int) -> bool:
         """Copy the oldest sealed segment below `offset_end` that is not yet in the store; False:
@@ -47,9 +131,7 @@ class Tier:
         BadBatch: it is damaged, and stays as it is. StoreError, OSError, StorageFenced.
         """
         for segment in self._folder.manifest.segments:
-            if not segment.sealed or segment.next_offset > offset_end:
-                break
-            if segment.local and segment.remote is None and segment.size_bytes:
+            if self._is_uncopied(segment, offset_end) and segment not in self._others:
                 self._copy(segment)
                 return True
         return False
@@ -87,7 +169,8 @@ class Tier:
             folder.commit(
                 folder.manifest.with_segments(*(changes.get(each, each) for each in segments))
             )
-        self.copy_manifest()
+        if self._leads:
+            self.copy_manifest()
         return True
 
     def copy_manifest(self) -> None:
@@ -136,8 +219,11 @@ class Tier:
             return 0
         # No copy of the manifest may name an object that is deleted.
         self.copy_manifest()
+        # Another leader may have stored other bytes under a name that was given up here.
+        named = {each.remote.uri for each in folder.manifest.segments if each.remote is not None}
         for uri in garbage:
-            self._store.delete(name_of(self._store, uri))
+            if uri not in named:
+                self._store.delete(name_of(self._store, uri))
         with folder.changing:
             # Forgotten last: after a crash before this they are deleted once more, which changes
             # nothing.

@@ -340,3 +340,135 @@ async def test_internal_topics_stay_local(tmp_path: Path) -> None:
     assert not list((tmp_path / "store").rglob(f"{own}/**/*.log"))
     assert len(list((folder / own / "0").glob("*.log"))) > 1
     await storage.stop()
+
+
+# ------------------------------------------------------------ replicas
+
+
+def forget_copies(rig: Rig) -> None:
+    """What another replica has, which has stored nothing itself: the same segments."""
+    folder = rig.log.folder
+    with folder.changing:
+        for segment in folder.manifest.segments:
+            if segment.remote is not None:
+                rig.disk.remove(folder.path / segment.sums_name)
+        whole = (replace(each, remote=None) for each in folder.manifest.segments)
+        folder.commit(folder.manifest.with_segments(*whole))
+
+
+def follower(rig: Rig) -> Tier:
+    assert rig.store is not None
+    return Tier(rig.store, rig.log.folder, leads=False)
+
+
+def stored_bytes(rig: Rig) -> dict[str, bytes]:
+    assert rig.store is not None
+    return {name: rig.store.read_all(name) for name in rig.store.names(f"{TOPIC_ID}/")}
+
+
+@pytest.mark.parametrize("crash", ["", "kill", "lose_power"])
+def test_a_replica_adopts_what_its_leader_stored_and_writes_nothing(rig: Rig, crash: str) -> None:
+    copy_all(rig)
+    before, there = rig.log.folder.manifest, stored_bytes(rig)
+    forget_copies(rig)
+    assert follower(rig).adopt(1 << 62) == 4
+    if crash:
+        getattr(rig, crash)()
+    assert rig.log.folder.manifest.segments[:-1] == before.segments[:-1]
+    end = rig.log.checkpoint_offset()
+    follower(rig).drop_local(rig.now, end, bytes_max=0, age_max_ms=None, retention_by="append")
+    assert values(rig) == VALUES
+    assert stored_bytes(rig) == there
+    assert follower(rig).adopt(1 << 62) == 0
+
+
+def test_a_new_leader_copies_only_what_the_old_one_had_not(rig: Rig) -> None:
+    tier(rig).copy_next(1 << 62)
+    forget_copies(rig)
+    new = tier(rig)
+    assert new.adopt(1 << 62) == 1
+    assert new.copy_next(1 << 62)
+    assert len(objects(rig)) == 2
+
+
+def test_nothing_is_adopted_that_may_still_be_cut(rig: Rig) -> None:
+    copy_all(rig)
+    forget_copies(rig)
+    second = rig.log.folder.manifest.segments[1]
+    assert follower(rig).adopt(second.next_offset - 1) == 1
+
+
+@pytest.mark.parametrize("harm", ["bytes", "end", "size", "place"])
+def test_other_bytes_are_neither_adopted_nor_written_over(rig: Rig, harm: str) -> None:
+    copy_all(rig)
+    assert rig.store is not None
+    first = rig.log.folder.manifest.segments[0]
+    assert first.remote is not None
+    name = name_of(rig.store, first.remote.uri)
+    place, segment = first.remote, first
+    if harm == "bytes":
+        place = replace(place, crc32c=place.crc32c ^ 1)
+    elif harm == "end":
+        data = rig.store.read_all(name)
+        rig.store.put(name, iter([data[:-1] + bytes([data[-1] ^ 1])]))
+    elif harm == "size":
+        segment = replace(first, size_bytes=first.size_bytes + 1)
+    else:
+        place = replace(place, uri=place.uri.replace("/0/", "/1/"))
+    others = rig.log.folder.manifest.segments[1:]
+    stored = rig.log.folder.manifest.with_segments(replace(segment, remote=place), *others)
+    manifest_name = f"{TOPIC_ID}/0/manifest"
+    rig.store.put(manifest_name, iter([encode_manifest(stored)]))
+    before = stored_bytes(rig)
+    forget_copies(rig)
+    new = tier(rig)
+    assert new.adopt(1 << 62) == 3
+    assert not new.copy_next(1 << 62), "replicas read what is there"
+    assert values(rig) == VALUES
+    after = stored_bytes(rig)
+    assert {each: after[each] for each in after if each != manifest_name} == {
+        each: before[each] for each in before if each != manifest_name
+    }
+
+
+@pytest.mark.parametrize("harm", ["missing", "short"])
+def test_an_object_that_is_gone_is_copied_again(rig: Rig, harm: str) -> None:
+    copy_all(rig)
+    assert rig.store is not None
+    there = stored_bytes(rig)
+    name = objects(rig)[0]
+    rig.store.delete(name)
+    if harm == "short":
+        rig.store.put(name, iter([there[name][:-1]]))
+    forget_copies(rig)
+    assert follower(rig).adopt(1 << 62) == 3
+    new = tier(rig)
+    assert new.adopt(1 << 62) == 0
+    assert new.copy_next(1 << 62) and not new.copy_next(1 << 62)
+    assert stored_bytes(rig) == there
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", b"LMQM 2 00000000\n{}"])
+def test_a_manifest_in_the_store_that_cannot_be_read_is_said(rig: Rig, data: bytes) -> None:
+    copy_all(rig)
+    forget_copies(rig)
+    assert rig.store is not None
+    rig.store.put(f"{TOPIC_ID}/0/manifest", iter([data]))
+    with pytest.raises(StoreError, match="manifest"):
+        follower(rig).adopt(1 << 62)
+    new = tier(rig)
+    assert new.adopt(1 << 62) == 0
+    assert new.copy_next(1 << 62), "a leader writes it again"
+
+
+def test_an_object_that_was_given_up_and_stored_again_stays(rig: Rig) -> None:
+    copy_all(rig)
+    first = rig.log.folder.manifest.segments[0]
+    assert first.remote is not None
+    folder = rig.log.folder
+    with folder.changing:
+        folder.commit(replace(folder.manifest, garbage=(first.remote.uri,)))
+    assert tier(rig).sweep() == 1
+    assert folder.manifest.garbage == ()
+    assert len(objects(rig)) == 4
+    assert values(rig) == VALUES
