@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
 import aiohttp
 from yarl import URL
@@ -17,6 +20,10 @@ from lakemq.plugins.admin.proxies import KNOWN_BY
 ANSWER_MAX_BYTES: Final = 32 * 1024 * 1024
 """More than the largest answer of the API (records of 16 MiB, as base64)."""
 _TIMEOUT_S: Final = 30.0
+_AT_ONCE: Final = 32
+"""Requests under way at the API."""
+_AT_ONCE_OF_ONE: Final = 8
+"""The same of one user: who opens many slow pages waits, and others do not."""
 Answer = Any
 """JSON."""
 
@@ -38,13 +45,15 @@ class AdminClient:
     def __init__(self, options: DashboardOptions) -> None:
         self._options = options
         self._http: aiohttp.ClientSession | None = None
+        self._rooms = WeakValueDictionary[tuple[str, str], asyncio.Semaphore]()
+        """Of users whose requests are under way."""
 
     async def open(self) -> None:
         """Call it before the first question."""
         self._http = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
-            connector=aiohttp.TCPConnector(limit=32, ssl=self._options.api_tls or True),
+            connector=aiohttp.TCPConnector(limit=_AT_ONCE, ssl=self._options.api_tls or True),
         )
 
     async def close(self) -> None:
@@ -72,7 +81,13 @@ class AdminClient:
         if method != "GET":
             headers["Content-Type"] = "application/json"
             data = json.dumps(body or {}).encode()
-        text = await self._bytes(method, f"{self._options.api}/api/v1/{path}", headers, query, data)
+        url = f"{self._options.api}/api/v1/{path}"
+        # By name and password: who guesses passwords takes nothing from who knows it.
+        room = self._rooms.setdefault(
+            (who.username, who.password), asyncio.Semaphore(_AT_ONCE_OF_ONE)
+        )
+        async with room:
+            text = await self._bytes(method, url, headers, query, data)
         return json.loads(text) if text else None
 
     def _login(self, who: Credentials) -> dict[str, str]:
@@ -80,8 +95,8 @@ class AdminClient:
         if self._options.known_by:
             headers[KNOWN_BY] = self._options.known_by
         if who.username:
-            login = aiohttp.BasicAuth(who.username, who.password, encoding="utf-8")
-            headers["Authorization"] = login.encode()
+            login = base64.b64encode(f"{who.username}:{who.password}".encode())
+            headers["Authorization"] = f"Basic {login.decode()}"
         return headers
 
     async def _bytes(

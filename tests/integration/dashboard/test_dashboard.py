@@ -21,6 +21,10 @@ def test_without_a_login_nothing_is_shown(url: str) -> None:
     assert "Log in" in visitor.get("/login").text
     wrong = visitor.post("/login", {"username": "root", "password": "x"})
     assert wrong.status == 401 and "Not logged in" in wrong.text
+    for name, password in (("root", ""), ("", "x"), ("root:root's", "password")):
+        assert visitor.post("/login", {"username": name, "password": password}).status == 400
+    long = visitor.post("/login", {"username": "root", "password": "x" * 20_000})
+    assert long.status == 400 and "16384 bytes" in long.text
 
 
 def test_a_login_lasts_and_ends(url: str) -> None:

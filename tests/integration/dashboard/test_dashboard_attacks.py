@@ -7,6 +7,7 @@ from 127.0.0.2: a bound of one address is no bound of theirs.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import threading
@@ -17,7 +18,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
+from lakemq.plugins.admin.dashboard.client import AdminClient
+from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
 from tests.support.mqtt.certificates import Authority
 from tests.support.node.dashboard import Visitor, dashboard_of
 from tests.support.node.node import PORTS_FREE, NodeProcess
@@ -259,3 +264,43 @@ def test_passwords_go_to_an_api_that_shows_who_it_is(
         listening.shutdown(socket.SHUT_RDWR)
     assert answer.status == 502 and "does not answer" in answer.text
     assert any(b"Authorization: Basic" in each for each in told) == is_told
+
+
+async def test_slow_pages_of_one_user_keep_no_other_waiting() -> None:
+    """Of a user at work, and of one who guesses its password."""
+    held: list[str] = []
+    all_held, go_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path.endswith("/slow"):
+            held.append(request.headers["Authorization"])
+            if len(held) == 16:
+                all_held.set()
+            await go_on.wait()
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_get("/api/v1/{path}", answer)
+    async with TestServer(app) as server:
+        client = AdminClient(DashboardOptions(str(server.make_url("")).rstrip("/")))
+        await client.open()
+        ann, guesses, bob = (Credentials(*each) for each in (
+            ("ann", "right"), ("ann", "wrong"), ("bob", "x")
+        ))  # fmt: skip
+        slow = [
+            asyncio.create_task(client.get(who, "slow"))
+            for who in (ann, guesses)
+            for _ in range(40)
+        ]
+        try:
+            async with asyncio.timeout(SOON_S):
+                await all_held.wait()
+                assert await client.get(bob, "quick") == {}
+            assert len(held) == 16
+            go_on.set()
+            await asyncio.gather(*slow)
+        finally:
+            for each in slow:
+                each.cancel()
+            await client.close()
+    assert len(held) == 80

@@ -53,8 +53,8 @@ class LoginPages:
             return self._shown("", f"Refused: {refused}.", 400)
         to = _on_this_site(form.get("next", ""))
         name, password = form.get("username", ""), form.get("password", "")
-        if not name or not password:
-            return self._shown(to, "Give a user and its password.", 400)
+        if not name or not password or ":" in name:  # which ends the name on its way (RFC 7617)
+            return self._shown(to, "Give a user, a name without a colon, and its password.", 400)
         host, attempts = host_of(request), self._site.attempts
         if not attempts.begin(host, name, self._site.sessions.now_ms()):
             return self._shown(to, "Too many attempts: try again in a minute.", 429)
