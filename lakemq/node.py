@@ -432,6 +432,8 @@ class Node:
         self.config = after
         if before.node.log_level != after.node.log_level:
             logging.getLogger().setLevel(after.node.log_level.upper())
+        if before.telemetry != after.telemetry:
+            self.telemetry.reconfigure(after.telemetry)
         if before.security != after.security:
             self.security.reconfigure(after.security)
         if "broker" in after.node.roles:

@@ -28,7 +28,7 @@ from lakemq.broker_core.api.errors import (
     PluginError,
     Unavailable,
 )
-from lakemq.broker_core.api.settings import is_reloadable
+from lakemq.broker_core.api.settings import can_reload, is_reloadable
 from lakemq.broker_core.configuration.changes import Change, Merge, masked, merged
 from lakemq.broker_core.configuration.config import (
     CLUSTER,
@@ -340,9 +340,10 @@ class Reloads:
         found = []
         for field, info in type(running).model_fields.items():
             name = ".".join((*path, field))
-            reloadable = takes and is_reloadable(info)
+            before, after = getattr(running, field), getattr(wanted, field)
+            reloadable = takes and can_reload(info, before, after)
             pending: Pending = ""
-            if getattr(running, field) != getattr(wanted, field):
+            if before != after:
                 pending = "reload" if reloadable else "restart"
             used = self._sources.get(name) or self.config.source.origin(path, field)
             found.append(

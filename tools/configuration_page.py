@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from lakemq.broker_core.api.settings import is_reloadable
+from lakemq.broker_core.api.settings import ReloadableIf, is_reloadable
 from lakemq.broker_core.configuration.config import SECTIONS, ConfigSource
 from lakemq.broker_core.configuration.config_words import models_in
 from lakemq.broker_core.configuration.setting_types import limits_of, type_name
@@ -50,8 +50,12 @@ the log, in the answer, and by the metric `lakemq.node.config.restart_pending`.
   lowered closes nothing that is there.
 - Variables are those that the process was started with, and come before the file as always.
 - Dynamic settings, below, come before variables and the file.
-- TLS files, `rules_file`, password files and keys need no reload: they are read again when they
-  change. Other paths of them are settings, and need a restart.
+- `while on` under *reload*: another value is used at once; to turn it on or off, by a value in
+  place of none (empty, 0) or the other way round, needs a restart.
+- TLS files of clients' listeners, `rules_file`, password files and keys need no reload: they are
+  read again when they change. Other paths of TLS files are used for new connections after a
+  reload, and a path that is wrong changes nothing; other paths of the rest need a restart. So do
+  the files of `[meta]`, whose connections between nodes stay open.
 
 ## Settings of the whole cluster
 
@@ -95,7 +99,8 @@ def _section(name: str, model: type[BaseModel]) -> str:
     nested: list[tuple[str, type[BaseModel]]] = []
     texts = texts_of(model)
     for field, info in model.model_fields.items():
-        reload = "yes | " if is_reloadable(info) else " | "
+        some = [each.says for each in info.metadata if isinstance(each, ReloadableIf)]
+        reload = "yes | " if is_reloadable(info) else f"{', '.join(some)} | "
         lines.append(_row(field, info, texts.get(field, ""), reload))
         nested += [(field, inner) for inner in models_in(info.annotation)]
     for field, inner in nested:

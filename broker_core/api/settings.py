@@ -7,6 +7,7 @@ test.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -25,9 +26,35 @@ Reloadable = Annotated[T, _RELOADABLE]
 `Reconfigurable`; all other settings need a restart."""
 
 
+@dataclass(frozen=True)
+class ReloadableIf:
+    """Marks a setting of which a running node can make some changes, and no other:
+    `Annotated[str, ReloadableIf(...)]`."""
+
+    can: Callable[[Any, Any], bool]
+    """Of (before, after), which differ."""
+    says: str
+    """When, in two or three words, for the table of settings."""
+
+
+def _both(before: object, after: object) -> bool:
+    return bool(before) and bool(after)
+
+
+ReloadableWhileOn = Annotated[T, ReloadableIf(_both, "while on")]
+"""A setting that turns something off where it is empty or 0. A running node can change it, and turn
+that neither on nor off."""
+
+
 def is_reloadable(info: FieldInfo) -> bool:
-    """Whether the field is marked as `Reloadable`."""
+    """Whether the field is marked as `Reloadable`: whatever it is changed to."""
     return _RELOADABLE in info.metadata
+
+
+def can_reload(info: FieldInfo, before: Any, after: Any) -> bool:
+    """Whether a running node can make that change of the field."""
+    marks = (each for each in info.metadata if isinstance(each, ReloadableIf))
+    return is_reloadable(info) or any(each.can(before, after) for each in marks)
 
 
 Port = Annotated[int, Field(ge=0, le=65535)]

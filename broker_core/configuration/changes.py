@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from lakemq.broker_core.api.errors import ConfigError
-from lakemq.broker_core.api.settings import is_reloadable
+from lakemq.broker_core.api.settings import can_reload
 from lakemq.broker_core.configuration.config_words import complaint
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -43,7 +43,9 @@ def merged(name: str, running: Model, wanted: Model, *, takes: bool = True) -> M
     changes = [
         Change(
             f"{name}.{field}", getattr(running, field), getattr(wanted, field),
-            restart=not (takes and is_reloadable(info)),
+            restart=not (
+                takes and can_reload(info, getattr(running, field), getattr(wanted, field))
+            ),
         )
         for field, info in type(running).model_fields.items()
         if getattr(running, field) != getattr(wanted, field)

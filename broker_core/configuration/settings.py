@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lakemq.broker_core.api.settings import Port, Reloadable, Section, Unlimited
+from lakemq.broker_core.api.settings import Port, Reloadable, ReloadableWhileOn, Section, Unlimited
 from lakemq.meta_service.api.types import node_of
 
 PROCESSES_MAX: Final = 64
@@ -167,7 +167,7 @@ class TelemetrySettings(Section):
     Needs `pip install lakemq[otlp]`."""
     otlp_interval_ms: int = Field(default=0, ge=0)
     """Time between two pushes (ms); 0: what `OTEL_METRIC_EXPORT_INTERVAL` says, else a minute."""
-    trace_ratio: float = Field(default=0.0, ge=0, le=1)
+    trace_ratio: ReloadableWhileOn[float] = Field(default=0.0, ge=0, le=1)
     """Traces are on where this is above 0: records whose sender records a trace
     (`traceparent`) are followed through the broker, and so is this share of the batches whose
     senders say nothing. Spans go to where the variables `OTEL_EXPORTER_OTLP_*` say. Needs

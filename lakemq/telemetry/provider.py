@@ -50,6 +50,11 @@ class Telemetry:
         self.traces: Traces | None = self.tracing.traces if self.tracing is not None else None
         """None: traces are off."""
 
+    def reconfigure(self, settings: TelemetrySettings) -> None:
+        """Use what is reloadable of other settings."""
+        if self.tracing is not None:
+            self.tracing.sampler.use(settings.trace_ratio)
+
     def meter(self, name: str) -> Meter:
         """The meter of one component; the same name gives the same meter."""
         return self._provider.get_meter(name)

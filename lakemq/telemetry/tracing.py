@@ -40,6 +40,10 @@ class LinkedSampler(Sampler):
     rest a share."""
 
     def __init__(self, ratio: float) -> None:
+        self.use(ratio)
+
+    def use(self, ratio: float) -> None:
+        """Another share, from now on."""
         self._alone = ParentBased(TraceIdRatioBased(ratio))
 
     def should_sample(
@@ -71,9 +75,8 @@ class Tracing:
     def __init__(
         self, exporter: SpanExporter, ratio: float, spans_per_s: int, resource: Resource
     ) -> None:
-        self._provider = TracerProvider(
-            LinkedSampler(ratio), resource=resource, shutdown_on_exit=False
-        )
+        self.sampler = LinkedSampler(ratio)
+        self._provider = TracerProvider(self.sampler, resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self.traces = Traces(
             self._provider.get_tracer("lakemq"),

@@ -4,6 +4,8 @@ ask nothing."""
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from lakemq.broker_core.api.limits.connection_limits import (
     ConnectionLimits,
     ConnectionRefused,
 )
+from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
 from lakemq.plugins.admin.proxies import Proxies
 
 KEEP_ALIVE_S: Final = 75.0
@@ -30,14 +33,15 @@ def limits_of(connections_max: int) -> ConnectionLimits:
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Admission:
     """What connections of one listener have in common."""
 
     limiter: ConnectionLimiter
     timeout_s: float
     """For a connection that has not authenticated: how long it may be without an answer."""
-    tls: ssl.SSLContext | None
+    tls: WatchedFiles[ssl.SSLContext] | None
+    """For connections to come; None: plain text."""
     proxies: Proxies
 
 
@@ -57,12 +61,13 @@ class AcceptedConnection(asyncio.Protocol):
         self._admitted: AdmittedConnection | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._handshake: asyncio.Task[None] | None = None
-        self._early = b""
-        """Came with the last of the TLS handshake."""
 
     def connection_made(self, base: asyncio.BaseTransport) -> None:
         """Admit the connection or abort it, then begin with its TLS handshake or with HTTP."""
         transport = cast(asyncio.Transport, base)  # uvloop's is not a subclass
+        if self._handshake is not None:  # that of the TLS layer: the handshake is over
+            self._begin(transport)
+            return
         peer = transport.get_extra_info("peername")
         host = str(peer[0]) if peer else ""
         try:
@@ -76,37 +81,42 @@ class AcceptedConnection(asyncio.Protocol):
             return
         self._transport = transport
         self.arm(self._admission.timeout_s)
-        if self._admission.tls is None:
+        tls = self._admission.tls
+        if tls is None:
             self._begin(transport)
         else:
-            # `start_tls` must read the handshake itself, from its first byte.
-            transport.pause_reading()
-            self._handshake = asyncio.get_running_loop().create_task(
-                self._shake_hands(transport, self._admission.tls)
-            )
+            self._secure(transport, tls.current())
 
-    async def _shake_hands(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
-        loop = asyncio.get_running_loop()
+    def _secure(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        """Begin the handshake, on a transport of its own: uvloop reads from this one before
+        `start_tls` can take it over, and the client's first words would be lost."""
         try:
-            secure = await loop.start_tls(
-                transport, self, tls, server_side=True,
-                ssl_handshake_timeout=self._admission.timeout_s,
-            )  # fmt: skip
-        except (OSError, ssl.SSLError):
-            secure = None
-        if secure is None or transport.is_closing():
+            accepted = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        except OSError:  # no descriptors are left
             transport.abort()
+            return
+        accepted.setblocking(False)
+        self._transport = None
+        transport.set_protocol(asyncio.Protocol())
+        transport.abort()
+        self._handshake = asyncio.get_running_loop().create_task(self._shake_hands(accepted, tls))
+
+    async def _shake_hands(self, accepted: socket.socket, tls: ssl.SSLContext) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self, accepted, ssl=tls, ssl_handshake_timeout=self._admission.timeout_s
+            )
+        except BaseException as error:
+            accepted.close()
             self.connection_lost(None)
-        else:
-            self._begin(secure)
+            # A handshake that fails is the client's affair; what else is raised is a fault here.
+            if not isinstance(error, OSError):
+                raise
 
     def _begin(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self.handler = self._serve()
         self.handler.connection_made(transport)
-        early, self._early = self._early, b""
-        if early:
-            self.handler.data_received(early)
 
     def arm(self, seconds: float) -> None:
         """Abort the connection when so long has passed."""
@@ -123,6 +133,8 @@ class AcceptedConnection(asyncio.Protocol):
         """Close it at once, whatever waits to be sent."""
         if self._transport is not None:
             self._transport.abort()
+        elif self._handshake is not None:
+            self._handshake.cancel()
 
     def answered(self, *, authenticated: bool) -> None:
         """A request was answered: an authenticated connection has no deadline any more, another one
@@ -146,12 +158,9 @@ class AcceptedConnection(asyncio.Protocol):
             self._admitted.authenticate()
 
     def data_received(self, data: bytes) -> None:
-        """Hand bytes to the server, or keep them until it is there."""
+        """Hand bytes to the server."""
         if self.handler is not None:
             self.handler.data_received(data)
-        else:
-            # Bounded by what one read of the TLS layer brings.
-            self._early += data
 
     def eof_received(self) -> bool | None:
         """Hand the end of input to the server."""

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from lakemq.broker_core.api.settings import PluginSettings, Port, Reloadable
+from lakemq.broker_core.api.settings import PluginSettings, Port, Reloadable, ReloadableWhileOn
 
 
 class AdminSettings(PluginSettings):
@@ -17,9 +17,10 @@ class AdminSettings(PluginSettings):
     """Address to bind to; empty: `node.host`."""
     port: Port = 9703
     """TCP port."""
-    tls_cert: str = ""
-    """File with the server's certificate chain (PEM); not empty: HTTPS."""
-    tls_key: str = ""
+    tls_cert: ReloadableWhileOn[str] = ""
+    """File with the server's certificate chain (PEM); not empty: HTTPS. Renewed files are taken
+    into use for new connections, without a restart."""
+    tls_key: ReloadableWhileOn[str] = ""
     """File with the certificate's private key (PEM)."""
     insecure: bool = False
     """Take a `host` that other machines reach without TLS: passwords would travel in plain text."""

@@ -95,7 +95,19 @@ class AdminListener:
 
     def reconfigure(self, settings: AdminSettings) -> Callable[[], None]:
         """See `Reconfigurable`."""
-        return lambda: self._access.allow(settings.hosts)
+        tls, used = self._tls, self._settings
+        if (settings.tls_cert, settings.tls_key) != (used.tls_cert, used.tls_key):
+            tls = tls_of(settings, self._host)
+
+        def apply() -> None:
+            self._tls, self._settings = tls, settings
+            self._access.allow(settings.hosts)
+            if self._connections is not None:
+                self._connections.admission.tls = tls
+            if self._dashboard is not None:
+                self._dashboard.use(arguments_of(settings, self.addresses()[0]))
+
+        return apply
 
     def _answered(self, request: web.BaseRequest, authenticated: bool) -> None:
         if self._connections is not None:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from lakemq.broker_core.api.settings import PluginSettings, Port, Reloadable, Section, Unlimited
+from lakemq.broker_core.api.settings import (
+    PluginSettings,
+    Port,
+    Reloadable,
+    ReloadableIf,
+    Section,
+    Unlimited,
+)
 from lakemq.broker_core.api.state.internal_topics import users_topic
 from lakemq.broker_core.api.types import TopicConfig
 from lakemq.plugins.mqtt.limits import Limits
@@ -132,6 +140,21 @@ class ListenerSettings(Section):
         return self
 
 
+_TLS_FILES: Final = ("tls_cert", "tls_key", "tls_ca")
+
+
+def _same_but_tls_files(
+    before: Sequence[ListenerSettings], after: Sequence[ListenerSettings]
+) -> bool:
+    """Whether only paths of TLS files differ, and all that were there still are."""
+
+    def kept(settings: ListenerSettings) -> ListenerSettings:
+        shown = {name: "x" if getattr(settings, name) else "" for name in _TLS_FILES}
+        return settings.model_copy(update=shown)
+
+    return [*map(kept, before)] == [*map(kept, after)]
+
+
 class RewriteSettings(Section):
     """A rule that rewrites names and filters of clients. The first that matches counts."""
 
@@ -197,7 +220,9 @@ class MqttSettings(PluginSettings):
     """TCP port."""
     tcp: bool = True
     """Whether the listener at `host` and `port` is on; `listeners` adds others."""
-    listeners: list[ListenerSettings] = Field(default_factory=list)
+    listeners: Annotated[list[ListenerSettings], ReloadableIf(_same_but_tls_files, "TLS files")] = (
+        Field(default_factory=list)
+    )
     """Further listeners: TLS, WebSocket, unix socket, behind a load balancer."""
     bindings: list[BindingSettings] = Field(default_factory=lambda: [BindingSettings()])
     """Which topic name is stored in which topic; without a match: in none, memory alone."""

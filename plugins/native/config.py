@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from lakemq.broker_core.api.hosts import is_loopback
-from lakemq.broker_core.api.settings import PluginSettings, Port, Reloadable
+from lakemq.broker_core.api.settings import PluginSettings, Port, Reloadable, ReloadableWhileOn
 
 
 class NativeSettings(PluginSettings):
@@ -19,12 +19,12 @@ class NativeSettings(PluginSettings):
     """TCP port."""
     advertised_host: str = ""
     """Host that clients and other nodes are told to connect to; empty: `host`."""
-    tls_cert: str = ""
+    tls_cert: ReloadableWhileOn[str] = ""
     """File with the server's certificate chain (PEM); not empty: TLS. Renewed files are taken into
     use for new connections, without a restart."""
-    tls_key: str = ""
+    tls_key: ReloadableWhileOn[str] = ""
     """File with the certificate's private key (PEM)."""
-    tls_ca: str = ""
+    tls_ca: ReloadableWhileOn[str] = ""
     """File with the certificates of the authorities that sign client certificates (PEM). Not empty:
     every client must show a certificate; its common name is then the user."""
     insecure: bool = False

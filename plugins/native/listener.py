@@ -28,7 +28,7 @@ from lakemq.plugins.native.queues.service import QueueService
 from lakemq.plugins.native.server.authentication import Entrance
 from lakemq.plugins.native.server.connection_guard import ConnectionGuard, limits_of
 from lakemq.plugins.native.server.handlers import Services
-from lakemq.plugins.native.server.tls import server_credentials
+from lakemq.plugins.native.server.tls import Certificates, ServerTls, certificates_of
 from lakemq.plugins.native.services.admin import AdminService
 from lakemq.plugins.native.services.export_routes import ExportRoutes
 from lakemq.plugins.native.services.group_routes import GroupRoutes
@@ -74,6 +74,7 @@ class NativeListener:
         self._broker = broker
         self._settings = settings
         self._process = process
+        self._tls: ServerTls | None = None
         self._service = NativeService(broker, settings, traces)
         self._metadata = MetadataService(broker)
         self._admin = AdminService(broker)
@@ -101,8 +102,13 @@ class NativeListener:
 
     def reconfigure(self, settings: NativeSettings) -> Callable[[], None]:
         """See `Reconfigurable`."""
+        tls, files = self._tls, None
+        if tls is not None and _tls_files(settings) != _tls_files(self._settings):
+            files = _certificates_of(settings)
 
         def apply() -> None:
+            if tls is not None and files is not None:
+                tls.files = files
             self._settings = settings
             self._service.settings = self._service.groups.settings = settings
             self._transactions.settings = self._queues.host.settings = settings
@@ -171,8 +177,8 @@ class NativeListener:
         settings = self._settings
         if not settings.tls_cert:
             return server.add_insecure_port(address)
-        credentials = server_credentials(settings.tls_cert, settings.tls_key, settings.tls_ca)
-        return server.add_secure_port(address, credentials)
+        self._tls = ServerTls(_certificates_of(settings), mutual=bool(settings.tls_ca))
+        return server.add_secure_port(address, self._tls.credentials)
 
     def addresses(self) -> Sequence[str]:
         """The address that clients connect to, `host:port`."""
@@ -200,3 +206,11 @@ class NativeListener:
         await self._guard.stop()
         if self._server is not None:
             await self._server.stop(_STOP_GRACE_S)
+
+
+def _tls_files(settings: NativeSettings) -> tuple[str, str, str]:
+    return settings.tls_cert, settings.tls_key, settings.tls_ca
+
+
+def _certificates_of(settings: NativeSettings) -> Certificates:
+    return certificates_of(*_tls_files(settings))

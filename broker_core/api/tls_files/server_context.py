@@ -6,6 +6,7 @@ import ssl
 from typing import Final, Literal
 
 from lakemq.broker_core.api.errors import ConfigError
+from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
 
 ClientCertificate = Literal["none", "optional", "required"]
 """Whether a client may, or must, show a certificate of its own."""
@@ -40,3 +41,18 @@ def server_context(
             raise ConfigError(f"{section}: tls_ca {tls_ca}: {error}") from None
     context.verify_mode = _MODES[client_certificate]
     return context
+
+
+def watched_context(
+    section: str,
+    tls_cert: str,
+    tls_key: str,
+    tls_ca: str = "",
+    client_certificate: ClientCertificate = "none",
+) -> WatchedFiles[ssl.SSLContext]:
+    """The same, made again when a file changes: a new one, since an authority can't be taken out of
+    a context. Raises ConfigError."""
+    files = [tls_cert, tls_key, *([tls_ca] if client_certificate != "none" else [])]
+    return WatchedFiles(
+        files, lambda: server_context(section, tls_cert, tls_key, tls_ca, client_certificate)
+    )

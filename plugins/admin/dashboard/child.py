@@ -55,21 +55,30 @@ def check_installed() -> None:
         )
 
 
+_COMMAND: Final = (sys.executable, "-P", "-m", "lakemq", "dashboard", "--with-parent")
+
+
 class DashboardChild:
     """One process. It ends with this one, also when this one is killed: its standard input does."""
 
     def __init__(self, arguments: Sequence[str], known_by: str) -> None:
         """`arguments`: of `lakemq dashboard`. `known_by`: a secret that it shows this node."""
         self._known_by = known_by
-        self._words = [
-            sys.executable, "-P", "-m", "lakemq", "dashboard", "--with-parent", *arguments
-        ]  # fmt: skip
+        self._arguments = [*arguments]
         self._process: asyncio.subprocess.Process | None = None
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Start it, and again whenever it ends."""
         self._keeping = asyncio.create_task(self._keep())
+
+    def use(self, arguments: Sequence[str]) -> None:
+        """Start it again with these, unless it has them; who uses it has to log in again."""
+        if [*arguments] == self._arguments:
+            return
+        self._arguments = [*arguments]
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
 
     async def stop(self) -> None:
         """End it."""
@@ -104,7 +113,7 @@ class DashboardChild:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LAKEMQ_")}
         environment[f"LAKEMQ_{SECRET}"] = self._known_by
         process = self._process = await asyncio.create_subprocess_exec(
-            *self._words, env=environment, stdin=asyncio.subprocess.PIPE,
+            *_COMMAND, *self._arguments, env=environment, stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout is not None

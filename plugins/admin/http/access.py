@@ -17,7 +17,8 @@ from lakemq.broker_core.api.authorization_header import read_authorization
 from lakemq.broker_core.api.errors import ConfigError, LakeMQError, NotAuthorized
 from lakemq.broker_core.api.hosts import is_loopback
 from lakemq.broker_core.api.ports import Credentials
-from lakemq.broker_core.api.tls_files.server_context import server_context
+from lakemq.broker_core.api.tls_files.server_context import watched_context
+from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal, Resource
 from lakemq.plugins.admin.config import AdminSettings
 from lakemq.plugins.admin.proxies import HEADER, KNOWN_BY, Proxies
@@ -141,7 +142,7 @@ def _credentials(request: web.Request) -> Credentials:
     )  # fmt: skip
 
 
-def tls_of(settings: AdminSettings, host: str) -> ssl.SSLContext | None:
+def tls_of(settings: AdminSettings, host: str) -> WatchedFiles[ssl.SSLContext] | None:
     """Raises ConfigError for files that do not fit, and for a host that others reach in plain
     text."""
     if not settings.tls_cert:
@@ -151,4 +152,4 @@ def tls_of(settings: AdminSettings, host: str) -> ssl.SSLContext | None:
                 "set insecure = true"
             )
         return None
-    return server_context("admin", settings.tls_cert, settings.tls_key)
+    return watched_context("admin", settings.tls_cert, settings.tls_key)

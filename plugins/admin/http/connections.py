@@ -9,6 +9,7 @@ from typing import Final
 from aiohttp import web
 
 from lakemq.broker_core.api.limits.connection_limits import ConnectionLimiter, ConnectionLimits
+from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
 from lakemq.plugins.admin.accepting import AcceptedConnection, Admission
 from lakemq.plugins.admin.proxies import Proxies
 
@@ -23,7 +24,7 @@ class AdminConnections:
         server: web.Server,
         limits: ConnectionLimits,
         unauthenticated_timeout_s: float,
-        tls: ssl.SSLContext | None,
+        tls: WatchedFiles[ssl.SSLContext] | None,
         proxies: Proxies,
     ) -> None:
         self.limiter = ConnectionLimiter(limits)

@@ -18,7 +18,7 @@ from lakemq.broker_core.api.limits.connection_limits import (
     ConnectionRefused,
 )
 from lakemq.broker_core.api.limits.rates import Bucket
-from lakemq.broker_core.api.tls_files.server_context import server_context
+from lakemq.broker_core.api.tls_files.server_context import watched_context
 from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
 from lakemq.plugins.mqtt.config import ListenerSettings, MqttSettings
 from lakemq.plugins.mqtt.ops.admin import MqttAdmin
@@ -68,7 +68,7 @@ class MqttListener:
         """Raises ConfigError (TLS files) and StartupError (address taken)."""
         settings = self.settings
         if settings.tls_cert:
-            self._tls = self._tls_context()
+            self._tls = self._tls_of(settings)
         await self.engine.open()
         loop = self.engine.loop
         self._link_bytes = link_bytes(loop, tls=self._tls is not None)
@@ -88,23 +88,12 @@ class MqttListener:
         self._acceptor = Acceptor(loop, sockets, self, timeout_s)
         self.engine.on_tick.append(self._renew)
 
-    def _tls_context(self) -> WatchedFiles[ssl.SSLContext]:
+    def _tls_of(self, settings: ListenerSettings) -> WatchedFiles[ssl.SSLContext]:
         """For connections to come. Raises ConfigError."""
-        settings = self.settings
-        files = [settings.tls_cert, settings.tls_key]
-        if settings.client_certificate != "none":
-            files.append(settings.tls_ca)
-
-        def load() -> ssl.SSLContext:  # a new one: an authority can't be taken out of a context
-            return server_context(
-                f"plugins.mqtt: listener {settings.name}",
-                settings.tls_cert,
-                settings.tls_key,
-                settings.tls_ca,
-                settings.client_certificate,
-            )
-
-        return WatchedFiles(files, load)
+        return watched_context(
+            f"plugins.mqtt: listener {settings.name}", settings.tls_cert, settings.tls_key,
+            settings.tls_ca, settings.client_certificate,
+        )  # fmt: skip
 
     def _host_port(self) -> str:
         return f"{self.settings.host}:{self.settings.port}"
@@ -128,12 +117,15 @@ class MqttListener:
 
     def reconfigure(self, settings: MqttSettings) -> Callable[[], None]:
         """See `Reconfigurable`. The first listener brings the engine's part of it."""
-        own = {each.name: each for each in settings.all_listeners()}
+        own = {each.name: each for each in settings.all_listeners()}[self.name]
+        tls = self._tls
+        if tls is not None and own != self.settings:
+            tls = self._tls_of(own)
 
         def apply() -> None:
             if self._is_first():
                 _use(self.engine, settings)
-            self.settings = own[self.name]
+            self.settings, self._tls = own, tls
             self.limiter.limits = self._limits()
 
         return apply

@@ -10,10 +10,12 @@ import grpc
 from lakemq.broker_core.api.tls_files.server_context import server_context
 from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
 
+Certificates = WatchedFiles[grpc.ServerCertificateConfiguration]
 
-def server_credentials(tls_cert: str, tls_key: str, tls_ca: str) -> grpc.ServerCredentials:
-    """`tls_ca` not empty: clients must show a certificate that it signed. Changed files are taken
-    into use for new connections. Raises ConfigError, naming the file."""
+
+def certificates_of(tls_cert: str, tls_key: str, tls_ca: str) -> Certificates:
+    """`tls_ca` not empty: clients must show a certificate that it signed. Raises ConfigError,
+    naming the file."""
 
     def load() -> grpc.ServerCertificateConfiguration:
         # OpenSSL reads the files first: gRPC does not say what is wrong with one
@@ -24,17 +26,30 @@ def server_credentials(tls_cert: str, tls_key: str, tls_ca: str) -> grpc.ServerC
         roots = Path(tls_ca).read_bytes() if tls_ca else None
         return grpc.ssl_server_certificate_configuration([chain], roots)
 
-    files = WatchedFiles([each for each in (tls_cert, tls_key, tls_ca) if each], load)
+    return WatchedFiles([each for each in (tls_cert, tls_key, tls_ca) if each], load)
 
-    def renewed() -> grpc.ServerCertificateConfiguration | None:
+
+class ServerTls:
+    """What a listener shows to new connections: changed files, or other ones."""
+
+    def __init__(self, files: Certificates, *, mutual: bool) -> None:
+        """`mutual`: clients must show a certificate."""
+        self.files = files
+        """May be others at any time."""
+        self._used = files.value
+        self.credentials = grpc.dynamic_ssl_server_credentials(
+            files.value,
+            self._renewed,  # type: ignore[arg-type]  # the stub forgets None, which gRPC allows
+            require_client_authentication=mutual,
+        )
+
+    def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
         """gRPC asks at each handshake, in any thread; None: nothing changed."""
-        return files.value if files.look() else None
-
-    return grpc.dynamic_ssl_server_credentials(
-        files.value,
-        renewed,  # type: ignore[arg-type]  # the stub forgets None, which gRPC's page allows
-        require_client_authentication=bool(tls_ca),
-    )
+        found = self.files.current()
+        if found is self._used:
+            return None
+        self._used = found
+        return found
 
 
 def subject_of(auth_context: Mapping[str, Iterable[bytes]]) -> str | None:

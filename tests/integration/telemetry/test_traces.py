@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 import aiomqtt
@@ -21,6 +23,7 @@ from lakemq.broker_core.api.records.batch import encode
 from lakemq.broker_core.api.records.headers import encode_headers
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
+from tests.support.node.admin_api import ask
 from tests.support.node.node import PORTS_FREE, NodeProcess, unique
 from tests.support.node.otlp_collector import Collector
 
@@ -180,3 +183,34 @@ def test_metadata_of_a_call_counts_where_records_say_nothing(
         first, second = client.consume(name)
     assert not first.headers
     assert second.headers == (("traceparent", traceparent(SERVICE).encode()),)
+
+
+def test_the_share_of_traces_is_reloaded(tmp_path: Path) -> None:
+    """Only where traces are on: what they cost is decided when a node starts."""
+    with Collector() as collector:
+        told = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
+        with (
+            NodeProcess(tmp_path, CONFIG, told) as node,
+            lakemq.connect(node.native, timeout_s=20) as client,
+        ):
+            before, after = unique("rare"), unique("all")
+            for name in (before, after):
+                client.create_topic(name)
+            client.send(before, b"x")
+
+            def reload(ratio: float) -> dict[str, list[dict[str, object]]]:
+                text = re.sub("trace_ratio = .*", f"trace_ratio = {ratio}", CONFIG)
+                node.config_file.write_text(text)
+                found: dict[str, list[dict[str, object]]] = ask(
+                    node, "POST", "nodes/node-1/reload"
+                ).json
+                return found
+
+            (applied,) = reload(1.0)["applied"]
+            assert (applied["setting"], applied["after"]) == ("telemetry.trace_ratio", 1.0)
+            client.send(after, b"x")
+            (append,) = collector.wait_for(f"append {after}")
+            assert not append.parent_id and not append.links
+            assert f"append {before}" not in [each.name for each in collector.spans]
+            (pending,) = reload(0.0)["restart"]
+            assert pending["setting"] == "telemetry.trace_ratio"

@@ -15,7 +15,7 @@ import uvicorn
 from lakemq.broker_core.api.errors import StartupError
 from lakemq.broker_core.api.hosts import join_host
 from lakemq.broker_core.api.limits.connection_limits import ConnectionLimiter
-from lakemq.broker_core.api.tls_files.server_context import server_context
+from lakemq.broker_core.api.tls_files.server_context import watched_context
 from lakemq.plugins.admin.accepting import KEEP_ALIVE_S, Admission, limits_of
 from lakemq.plugins.admin.dashboard.application import application
 from lakemq.plugins.admin.dashboard.options import DashboardOptions
@@ -42,12 +42,12 @@ def serve(
 async def _serve(
     options: DashboardOptions, version: str, told: Callable[[str], None], with_parent: bool
 ) -> None:
-    tls = None
+    files = None
     if options.tls_cert:
-        tls = server_context("dashboard", options.tls_cert, options.tls_key)
+        files = watched_context("dashboard", options.tls_cert, options.tls_key)
     proxies = Proxies("dashboard", options.proxies)
     limiter = ConnectionLimiter(limits_of(options.connections_max))
-    admission = Admission(limiter, options.unauthenticated_timeout_ms / 1000, tls, proxies)
+    admission = Admission(limiter, options.unauthenticated_timeout_ms / 1000, files, proxies)
     listening = _listen(options)
     config = uvicorn.Config(
         Deadlines(Forwarded(application(options, version), proxies)),

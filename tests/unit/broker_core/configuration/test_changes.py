@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field, SecretStr, model_validator
 
 from lakemq.broker_core.api.errors import ConfigError
-from lakemq.broker_core.api.settings import PluginSettings, Reloadable, Unlimited
+from lakemq.broker_core.api.settings import PluginSettings, Reloadable, ReloadableWhileOn, Unlimited
 from lakemq.broker_core.configuration.changes import masked, merged
 
 
@@ -44,6 +44,26 @@ def test_what_is_reloadable_is_taken_and_the_rest_named() -> None:
         ("line.age_max_ms", -1, 5, False),
     ]  # fmt: skip
     assert merged("line", section, section).changes == []
+
+
+class TlsSettings(PluginSettings):
+    cert: ReloadableWhileOn[str] = ""
+    """A file; empty: no TLS."""
+    ratio: ReloadableWhileOn[float] = 0.0
+    """A share; 0: off."""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "restart"), [("a", "b", False), ("", "b", True), ("a", "", True)]
+)
+def test_what_is_on_changes_and_is_turned_neither_on_nor_off(
+    before: str, after: str, restart: bool
+) -> None:
+    section, changes = merged("tls", TlsSettings(cert=before), TlsSettings(cert=after))
+    assert section.cert == (before if restart else after)
+    assert [(each.setting, each.restart) for each in changes] == [("tls.cert", restart)]
+    assert merged("tls", TlsSettings(ratio=0.1), TlsSettings(ratio=1.0)).section.ratio == 1.0
+    assert merged("tls", TlsSettings(), TlsSettings(ratio=1.0)).section.ratio == 0.0
 
 
 def test_a_section_that_no_part_takes_needs_a_restart() -> None:
