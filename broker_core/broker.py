@@ -136,8 +136,9 @@ class CoreBroker:
             admission=self._admission, call=network.peers.call,
         )  # fmt: skip
         self._scheduler = Scheduler(
-            self, schedule_settings or ScheduleSettings(), now_ms, self._admission
-        )
+            self, schedule_settings or ScheduleSettings(), now_ms, self._admission,
+            network.peers.call,
+        )  # fmt: skip
 
     def reconfigure(
         self,

@@ -9,6 +9,8 @@ import struct
 from typing import Final, NamedTuple
 
 _VERSION: Final = 1
+STATE_KEY: Final = bytes((2,))
+"""Of the record that says what is decided in a partition; its value is an owner's state."""
 _WAITING: Final = 1
 _ENDED: Final = 2
 _HEAD: Final = struct.Struct("<BBq")

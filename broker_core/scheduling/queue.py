@@ -105,9 +105,9 @@ class ScheduleQueue:
         return next((each for each in found if each is not None), None)
 
     def add(self, waiting: PendingSchedule) -> None:
-        """The newest of an id counts. It is not scheduled yet."""
-        self.delete(waiting.key)
+        """The newest of an id counts, of those in one partition. It is not scheduled yet."""
         self[waiting.log_partition].add(waiting)
+        self._done.get(waiting.log_partition, OrderedDict()).pop(waiting.key, None)
 
     def end(self, schedule_id: str, log_partition: int, now_ms: int) -> None:
         """It was delivered or cancelled."""
@@ -116,12 +116,10 @@ class ScheduleQueue:
         done[schedule_id] = now_ms
         done.move_to_end(schedule_id)
 
-    def delete(self, schedule_id: str) -> None:
-        """Nothing is remembered of it any more."""
-        for queue in self._queues.values():
-            queue.remove(schedule_id)
-        for done in self._done.values():
-            done.pop(schedule_id, None)
+    def drop(self, log_partition: int) -> None:
+        """Forget all of one partition of the topic of schedules."""
+        self._queues.pop(log_partition, None)
+        self._done.pop(log_partition, None)
 
     def expire_ended(self, log_partition: int, ended_before_ms: int) -> list[str]:
         """Forget the ids that ended before then; returns them."""

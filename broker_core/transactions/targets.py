@@ -135,7 +135,8 @@ class Targets:
         except DecodeError as problem:
             raise Unavailable(f"{error.leader}: no AppendedResponse: {problem}") from None
         # A leader that cannot commit looks no further; the next attempt begins where this one did.
-        if state is not None and answer.end and answer.next_offset <= found.next_offset:
+        looks_on = answer.next_offset >= min(answer.end, found.next_offset + 1)
+        if state is not None and not looks_on:
             raise Unavailable(
                 f"{error.leader} has committed {topic}/{partition} up to {answer.next_offset}, its "
                 f"log ends at {answer.end}"

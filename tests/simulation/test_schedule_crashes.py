@@ -20,7 +20,7 @@ from lakemq.broker_core.api.records.batch import RecordBatch, encode
 from lakemq.broker_core.api.scheduling.schedules import ScheduleAsked
 from lakemq.broker_core.api.types import ANONYMOUS, Columns, TopicInfo
 from lakemq.broker_core.configuration.settings import ScheduleSettings
-from lakemq.broker_core.scheduling import scheduler
+from lakemq.broker_core.scheduling import delivering
 from lakemq.broker_core.scheduling.scheduler import Scheduler
 from lakemq.broker_core.transactions import owners
 from tests.support.node.crashing_broker import Crashed, CrashingBroker, Disk
@@ -81,8 +81,8 @@ class Run:
             for _ in range(self.dice.randint(1, 30)):
                 await asyncio.sleep(0)
             self.clock_ms += self.dice.choice([0, 1, 10, 100, -50])
-            for event in node._wake:
-                event.set()
+            for deliveries in node._deliveries.values():
+                deliveries.wake.set()
 
     async def _drive(self, node: Scheduler, done) -> None:  # type: ignore[no-untyped-def]
         with suppress(Crashed):
@@ -141,9 +141,9 @@ class Run:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owners, "_PAUSE_FIRST_MS", 0)
-    monkeypatch.setattr(scheduler, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(scheduler, "_PAUSE_FIRST_MS", 0)
-    monkeypatch.setattr(scheduler, "_LOOK_S", 0.001)
+    monkeypatch.setattr(delivering, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(delivering, "_PAUSE_FIRST_MS", 0)
+    monkeypatch.setattr(delivering, "_LOOK_S", 0.001)
 
 
 async def finish(work: Coroutine[None, None, None], seed: int) -> None:

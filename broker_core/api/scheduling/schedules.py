@@ -75,10 +75,13 @@ class Schedules(Protocol):
         """
 
     async def cancel(self, schedule_id: str, *, principal: Principal) -> None:
-        """Delete a scheduled batch. Raises UnknownSchedule: there is none of that id, or it was
-        delivered, or is being delivered now."""
+        """Delete a scheduled batch. Raises UnknownSchedule: this node keeps none of that id, or it
+        was delivered, or is being delivered now; Unavailable: that is not known yet."""
 
     def describe(
         self, topic: str, count_max: int, *, principal: Principal
     ) -> Sequence[ScheduledBatch]:
         """Scheduled batches, next first; empty `topic`: of all that the principal may describe."""
+
+    def coordinators(self) -> Sequence[str]:
+        """Nodes that keep schedules and deliver them, in order."""

@@ -24,7 +24,7 @@ OLDER_NAMES: Final = frozenset(
 BANS: Final = "__mqtt_bans"
 RETAINED: Final = "__mqtt_retained"
 SHARED: Final = frozenset(
-    {"__mqtt_homes", "_lakemq_offsets", "_lakemq_queues", BANS, RETAINED, STAGED}
+    {"__mqtt_homes", "_lakemq_offsets", "_lakemq_queues", BANS, RETAINED, STAGED, SCHEDULES}
 )
 """Internal topics that exist once in a cluster: their partitions have replicas, and one leader. Of
 all others each node has its own copy."""

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+lakemq/plugins/native/proto/schedules.proto\x12\x10lakemq.native.v1\"\x99\x01\n\x0fScheduleRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\r\n\x05\x62\x61tch\x18\x04 \x01(\x0c\x12\x15\n\rdeliver_at_ms\x18\x05 \x01(\x03\x12\x10\n\x08\x64\x65lay_ms\x18\x06 \x01(\x03\x12\x17\n\x0fkeep_timestamps\x18\x07 \x01(\x08\"<\n\x10ScheduleResponse\x12\x15\n\rdeliver_at_ms\x18\x01 \x01(\x03\x12\x11\n\tduplicate\x18\x02 \x01(\x08\"-\n\x16\x43\x61ncelScheduledRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\"\x19\n\x17\x43\x61ncelScheduledResponse\"8\n\x14ListScheduledRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tcount_max\x18\x02 \x01(\x05\"b\n\x15ListScheduledResponse\x12\x39\n\tscheduled\x18\x01 \x03(\x0b\x32&.lakemq.native.v1.ScheduledDescription\x12\x0e\n\x06now_ms\x18\x02 \x01(\x03\"\x89\x01\n\x14ScheduledDescription\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x15\n\rdeliver_at_ms\x18\x04 \x01(\x03\x12\x0f\n\x07records\x18\x05 \x01(\x05\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x32\xa8\x02\n\tSchedules\x12Q\n\x08Schedule\x12!.lakemq.native.v1.ScheduleRequest\x1a\".lakemq.native.v1.ScheduleResponse\x12\x66\n\x0f\x43\x61ncelScheduled\x12(.lakemq.native.v1.CancelScheduledRequest\x1a).lakemq.native.v1.CancelScheduledResponse\x12`\n\rListScheduled\x12&.lakemq.native.v1.ListScheduledRequest\x1a\'.lakemq.native.v1.ListScheduledResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+lakemq/plugins/native/proto/schedules.proto\x12\x10lakemq.native.v1\"\x99\x01\n\x0fScheduleRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\r\n\x05\x62\x61tch\x18\x04 \x01(\x0c\x12\x15\n\rdeliver_at_ms\x18\x05 \x01(\x03\x12\x10\n\x08\x64\x65lay_ms\x18\x06 \x01(\x03\x12\x17\n\x0fkeep_timestamps\x18\x07 \x01(\x08\"<\n\x10ScheduleResponse\x12\x15\n\rdeliver_at_ms\x18\x01 \x01(\x03\x12\x11\n\tduplicate\x18\x02 \x01(\x08\"-\n\x16\x43\x61ncelScheduledRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\"\x19\n\x17\x43\x61ncelScheduledResponse\"8\n\x14ListScheduledRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tcount_max\x18\x02 \x01(\x05\"r\n\x15ListScheduledResponse\x12\x39\n\tscheduled\x18\x01 \x03(\x0b\x32&.lakemq.native.v1.ScheduledDescription\x12\x0e\n\x06now_ms\x18\x02 \x01(\x03\x12\x0e\n\x06others\x18\x03 \x03(\t\"\x89\x01\n\x14ScheduledDescription\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x15\n\rdeliver_at_ms\x18\x04 \x01(\x03\x12\x0f\n\x07records\x18\x05 \x01(\x05\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x32\xa8\x02\n\tSchedules\x12Q\n\x08Schedule\x12!.lakemq.native.v1.ScheduleRequest\x1a\".lakemq.native.v1.ScheduleResponse\x12\x66\n\x0f\x43\x61ncelScheduled\x12(.lakemq.native.v1.CancelScheduledRequest\x1a).lakemq.native.v1.CancelScheduledResponse\x12`\n\rListScheduled\x12&.lakemq.native.v1.ListScheduledRequest\x1a\'.lakemq.native.v1.ListScheduledResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,9 +42,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTSCHEDULEDREQUEST']._serialized_start=357
   _globals['_LISTSCHEDULEDREQUEST']._serialized_end=413
   _globals['_LISTSCHEDULEDRESPONSE']._serialized_start=415
-  _globals['_LISTSCHEDULEDRESPONSE']._serialized_end=513
-  _globals['_SCHEDULEDDESCRIPTION']._serialized_start=516
-  _globals['_SCHEDULEDDESCRIPTION']._serialized_end=653
-  _globals['_SCHEDULES']._serialized_start=656
-  _globals['_SCHEDULES']._serialized_end=952
+  _globals['_LISTSCHEDULEDRESPONSE']._serialized_end=529
+  _globals['_SCHEDULEDDESCRIPTION']._serialized_start=532
+  _globals['_SCHEDULEDDESCRIPTION']._serialized_end=669
+  _globals['_SCHEDULES']._serialized_start=672
+  _globals['_SCHEDULES']._serialized_end=968
 # @@protoc_insertion_point(module_scope)

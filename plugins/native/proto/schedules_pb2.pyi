@@ -147,19 +147,25 @@ class ListScheduledResponse(_message.Message):
 
     SCHEDULED_FIELD_NUMBER: _builtins.int
     NOW_MS_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     now_ms: _builtins.int
     """the broker's clock"""
     @_builtins.property
     def scheduled(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScheduledDescription]: ...
+    @_builtins.property
+    def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """nodes (host:port) that keep more of them"""
+
     def __init__(
         self,
         *,
         scheduled: _abc.Iterable[Global___ScheduledDescription] | None = ...,
         now_ms: _builtins.int = ...,
+        others: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["now_ms", b"now_ms", "scheduled", b"scheduled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["now_ms", b"now_ms", "others", b"others", "scheduled", b"scheduled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lakemq.broker_core.api.errors import InvalidRequest, NotLeader
+from lakemq.broker_core.api.errors import InvalidRequest, NotLeader, Unavailable, UnknownSchedule
 from lakemq.broker_core.api.types import Columns, Headers
 from lakemq.plugins.native.proto import schedules_pb2 as pb
 from lakemq.plugins.native.proto.schedules_pb2_grpc import SchedulesStub
 from lakemq.plugins.native.sdk.arguments import delay_ms, moment_ms
+from lakemq.plugins.native.sdk.coordinator_calls import ATTEMPT_S, CoordinatorCalls
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.connection import Connection
 from lakemq.plugins.native.sdk.net.retrying import now_ms, retrying
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from lakemq.plugins.native.proto.schedules_pb2_grpc import (
         SchedulesAsyncStub,  # in the stub file only
     )
-
-_R = TypeVar("_R")
 
 
 class Scheduled(NamedTuple):
@@ -45,6 +45,8 @@ class Schedules:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._partitioner = StickyPartitioner()
+        self._nodes: dict[tuple[str, int], str] = {}
+        """(topic, partition) -> node that took its last schedule; empty: the guide."""
 
     async def send(
         self,
@@ -91,7 +93,7 @@ class Schedules:
         columns = wire.columns_given(records, taken_ms)
         if not columns.values:
             raise InvalidRequest("there is no record to schedule")
-        home = await self._home(topic, columns, partition)
+        home = await self._home(topic, columns, partition, schedule_id)
         at_ms, wait_ms = _times(delay, deliver_at)
         request = pb.ScheduleRequest(
             schedule_id=secrets.token_hex(16) if schedule_id is None else schedule_id,
@@ -102,27 +104,36 @@ class Schedules:
             delay_ms=wait_ms,
             keep_timestamps=keeps,
         )
-        address = self._connection.routes.route(topic, home).address
-        try:
-            answer = await self._call(self._stub(address).Schedule, request)
-        except NotLeader as error:
-            if not error.address:
-                raise
-            answer = await self._call(self._stub(error.address).Schedule, request)
+        # Which node keeps the schedules of a partition is told by the one that is asked first.
+        calls = self._calls(self._nodes.get((topic, home), ""))
+        timeout_s = self._connection.timeout_s
+        answer = await calls.patient("Schedule", lambda: request, timeout_s, ATTEMPT_S)
+        self._nodes[topic, home] = calls.address
         count = len(columns.values)
         return Scheduled(request.schedule_id, topic, home, answer.deliver_at_ms, count)
 
-    def _stub(self, address: str = "") -> SchedulesAsyncStub:
-        stub: SchedulesAsyncStub = SchedulesStub(self._connection.routes.channel(address))
+    def _calls(self, address: str = "") -> CoordinatorCalls[SchedulesAsyncStub]:
+        return CoordinatorCalls(self._connection.routes, self._stub, address)
+
+    def _stub(self, address: str) -> SchedulesAsyncStub:
+        routes = self._connection.routes
+        channel: Any = routes.channel(address) if address else routes.guide
+        stub: SchedulesAsyncStub = SchedulesStub(channel)
         return stub
 
-    async def _home(self, topic: str, columns: Columns, partition: int | None) -> int:
+    async def _home(
+        self, topic: str, columns: Columns, partition: int | None, schedule_id: str | None
+    ) -> int:
         connection = self._connection
         found = await retrying(lambda: connection.describe_topic(topic), connection.timeout_s)
         count = len(found.partitions)
         if partition is None:
             self._partitioner.next_batch()
-            return self._partitioner.of(columns.keys[0] if columns.keys else None, count)
+            key = columns.keys[0] if columns.keys else None
+            # What is asked again under one id must go to the same partition: it keeps the id.
+            if key is None and schedule_id is not None:
+                key = schedule_id.encode()
+            return self._partitioner.of(key, count)
         if not 0 <= partition < count:
             raise InvalidRequest(f"partition {partition}: topic {topic} has {count}")
         return partition
@@ -130,28 +141,55 @@ class Schedules:
     async def cancel(self, schedule_id: str) -> None:
         """Cancel records that wait: they never appear. Raises UnknownSchedule if they have
         appeared, or are appearing now."""
-        await self._call(
-            self._stub().CancelScheduled, pb.CancelScheduledRequest(schedule_id=schedule_id)
-        )
+        request = pb.CancelScheduledRequest(schedule_id=schedule_id)
+        await retrying(lambda: self._cancel(request), self._connection.timeout_s)
+
+    async def _cancel(self, request: pb.CancelScheduledRequest) -> None:
+        try:
+            await self._ask("", "CancelScheduled", request)
+        except UnknownSchedule:
+            # Another node may keep it.
+            told = await self._ask("", "ListScheduled", pb.ListScheduledRequest(count_max=1))
+            answers = await asyncio.gather(
+                *(self._ask(address, "CancelScheduled", request) for address in told.others),
+                return_exceptions=True,
+            )
+            errors = [each for each in answers if isinstance(each, BaseException)]
+            if len(errors) < len(answers):  # one did
+                return
+            for error in errors:
+                if not isinstance(error, UnknownSchedule):
+                    raise error from None
+            raise
 
     async def waiting(self, topic: str = "", *, count_max: int = 1000) -> list[Scheduled]:
         """Records that wait, those that are due next first."""
         request = pb.ListScheduledRequest(topic=topic, count_max=count_max)
-        answer = await self._call(self._stub().ListScheduled, request)
+        return await retrying(lambda: self._waiting(request), self._connection.timeout_s)
+
+    async def _waiting(self, request: pb.ListScheduledRequest) -> list[Scheduled]:
+        first = await self._ask("", "ListScheduled", request)
+        others = await asyncio.gather(
+            *(self._ask(address, "ListScheduled", request) for address in first.others)
+        )
+        found = [each for answer in (first, *others) for each in answer.scheduled]
+        found.sort(key=lambda each: each.deliver_at_ms)
         return [
             Scheduled(
                 each.schedule_id, each.topic, each.partition, each.deliver_at_ms, each.records
             )
-            for each in answer.scheduled
+            for each in found[: request.count_max]
         ]
 
-    async def _call(self, method: Callable[..., Awaitable[_R]], request: object) -> _R:
-        connection = self._connection
-
-        async def call() -> _R:
-            return await method(request, timeout=connection.timeout_s)
-
-        return await retrying(call, connection.timeout_s)
+    async def _ask(self, address: str, method: str, request: object) -> Any:
+        """The answer of a node. What it keeps may move to others meanwhile: Unavailable."""
+        timeout_s = self._connection.timeout_s
+        if address:
+            timeout_s = min(timeout_s, ATTEMPT_S)
+        try:
+            return await getattr(self._stub(address), method)(request, timeout=timeout_s)
+        except NotLeader as error:
+            raise Unavailable(str(error)) from None
 
 
 def _keeps_timestamps(records: Columns | Sequence[NewRecord]) -> bool:

@@ -8,6 +8,7 @@ from lakemq.broker_core.api.scheduling.schedules import ScheduleAsked
 from lakemq.plugins.native.proto import schedules_pb2 as pb
 from lakemq.plugins.native.proto.schedules_pb2_grpc import SchedulesServicer
 from lakemq.plugins.native.server.authentication import Context, principal_of
+from lakemq.plugins.native.server.convert import other_addresses
 from lakemq.plugins.native.server.quotas import pay_for_writing, wait_to_write
 
 _LISTED_MAX = 10_000
@@ -76,4 +77,9 @@ class ScheduleService(SchedulesServicer):
                 for each in found
             ],
             now_ms=self._broker.schedules.now_ms(),
+            others=other_addresses(
+                self._broker.node_id,
+                self._broker.nodes(),
+                self._broker.schedules.coordinators(),
+            ),
         )

@@ -23,7 +23,7 @@ from lakemq.plugins.native.groups.offset_effect import OFFSETS, OffsetsAsked
 from lakemq.plugins.native.proto import transactions_pb2 as pb
 from lakemq.plugins.native.proto.transactions_pb2_grpc import TransactionsServicer
 from lakemq.plugins.native.server.authentication import Context, principal_of
-from lakemq.plugins.native.server.convert import error_message, native_addresses
+from lakemq.plugins.native.server.convert import error_message, other_addresses
 from lakemq.plugins.native.server.quotas import pay_for_writing, wait_to_write
 from lakemq.plugins.native.services.produce_window import Window
 
@@ -152,11 +152,10 @@ class TransactionService(TransactionsServicer):
         """Owners of this node that the caller may describe."""
         principal = await principal_of(self._broker, context)
         found = self._transactions.describe(principal=principal)
-        addresses = native_addresses(self._broker.nodes())
-        others = set(self._transactions.coordinators()) - {self._broker.node_id}
+        coordinators = self._transactions.coordinators()
         return pb.ListOwnersResponse(
             owners=[_described(each) for each in found],
-            others=sorted({addresses.get(node, "") for node in others} - {""}),
+            others=other_addresses(self._broker.node_id, self._broker.nodes(), coordinators),
         )
 
     async def FenceOwner(

@@ -8,16 +8,23 @@ from dataclasses import replace
 
 import pytest
 
-from lakemq.broker_core.api.errors import NotLeader, StorageFull
+from lakemq.broker_core.api.errors import (
+    LakeMQError,
+    NotLeader,
+    StorageFull,
+    Unavailable,
+    UnknownSchedule,
+)
 from lakemq.broker_core.api.leadership import leads
 from lakemq.broker_core.api.records.batch import encode
 from lakemq.broker_core.api.scheduling.schedules import ScheduleAsked
 from lakemq.broker_core.api.transactions.types import Owner, StagedBatchId
 from lakemq.broker_core.api.types import ANONYMOUS, Columns, Leadership, TopicInfo
 from lakemq.broker_core.configuration.settings import ScheduleSettings, TransactionSettings
+from lakemq.broker_core.scheduling.log import ScheduleLog
 from lakemq.broker_core.scheduling.scheduler import Scheduler
 from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
-from lakemq.broker_core.transactions.formats import STAGED_TOPIC
+from lakemq.broker_core.transactions.formats import SCHEDULES_TOPIC, STAGED_TOPIC
 from lakemq.broker_core.transactions.owner_log import OwnerLog
 from tests.support.node.crashing_broker import CrashingBroker, Disk
 
@@ -63,61 +70,83 @@ async def test_records_for_another_nodes_partition_are_staged(broker: CrashingBr
     await coordinator.stop()
 
 
-async def test_schedules_for_another_nodes_partition_are_refused(broker: CrashingBroker) -> None:
+async def test_a_partition_of_schedules_has_one_node(broker: CrashingBroker) -> None:
+    await ScheduleLog(broker).ensure()
+    info = broker.disk.topics[SCHEDULES_TOPIC]
+    elsewhere = (Leadership("other", 7),) * info.partitions
+    broker.disk.topics[SCHEDULES_TOPIC] = replace(info, leaders=elsewhere)
     scheduler = Scheduler(broker, ScheduleSettings(), lambda: 0)
-    with pytest.raises(NotLeader, match="is led by other"):
+    await scheduler.start()
+    with pytest.raises(NotLeader, match="is led by other") as told:
         await scheduler.schedule(ScheduleAsked("i", "t", 0, BATCH, 0), principal=ANONYMOUS)
+    assert (told.value.leader, told.value.epoch) == ("other", 7)
+    assert scheduler.coordinators() == ["other"]
+    with pytest.raises(UnknownSchedule):
+        await scheduler.cancel("i", principal=ANONYMOUS)
+    broker.disk.topics[SCHEDULES_TOPIC] = replace(info, leaders=(Leadership(None, 8, ("x",)),) * 4)
+    with pytest.raises(Unavailable, match="no node leads _lakemq_delayed/0"):
+        await scheduler.cancel("i", principal=ANONYMOUS)
 
 
-async def test_a_schedule_waits_when_its_leader_moves_while_it_is_decided(
-    broker: CrashingBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else it would be marked as delivered without its records."""
-    moved = broker.disk.topics["t"]
-    broker.disk.topics["t"] = topic(Leadership("simulated", 3))
-    scheduler = Scheduler(broker, ScheduleSettings(), lambda: 0)
-    await scheduler.schedule(ScheduleAsked("i", "t", 0, BATCH, 0), principal=ANONYMOUS)
-    due = scheduler._queue.find("i")
-    assert due is not None
-    owned = scheduler._owned[due.log_partition]
-    allocate = broker.allocate_producer_id
-
-    async def move(*arguments: object) -> int:
-        broker.disk.topics["t"] = moved
-        return await allocate(*arguments)
-
-    monkeypatch.setattr(broker, "allocate_producer_id", move)
-    with pytest.raises(NotLeader, match="is led by other"):
-        await scheduler._decide(due.log_partition, owned, [due])
-    assert not owned.delivering
-
-
-async def test_a_schedule_whose_leader_is_missing_waits_though_another_delivery_fails(
-    broker: CrashingBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def scheduled(broker: CrashingBroker) -> tuple[Scheduler, int]:
+    """With a schedule for each of nine partitions, due at 1; and a partition of the topic of
+    schedules that keeps several."""
     leaders = (Leadership("simulated", 3),) * 9
     broker.disk.topics["t"] = TopicInfo("t", "0" * 32, 9, leaders=leaders)
     scheduler = Scheduler(broker, ScheduleSettings(), lambda: 0)
+    await scheduler.start()
     for number in range(9):
-        asked = ScheduleAsked(str(number), "t", number, BATCH, 0)
+        asked = ScheduleAsked(str(number), "t", number, BATCH, 1)
         await scheduler.schedule(asked, principal=ANONYMOUS)
-    home, queue = next(
-        (number, scheduler._queue[number])
-        for number in range(9)
-        if len(scheduler._queue[number]) > 1
-    )
-    away, *there = due = queue.take(0, 9)
-    ready = scheduler._is_ready
-    monkeypatch.setattr(scheduler, "_is_ready", lambda each: each is not away and ready(each))
+    home = next(each for each in range(4) if len(scheduler._queue[each]) > 1)
+    await scheduler._deliveries[home].stop()
+    return scheduler, home
+
+
+@pytest.mark.parametrize(
+    ("lead", "ready"),
+    [(Leadership("other", 4), True), (Leadership(None, 4, ("other",)), False)],
+    ids=["led", "without"],
+)
+async def test_schedules_of_partitions_without_a_leader_wait(
+    broker: CrashingBroker, lead: Leadership, ready: bool
+) -> None:
+    """They would hold up all others."""
+    scheduler, home = await scheduled(broker)
+    away, *others = due = scheduler._queue[home].take(1, 9)
+    leaders = [Leadership("simulated", 3)] * 9
+    leaders[away.partition] = lead
+    broker.disk.topics["t"] = replace(broker.disk.topics["t"], leaders=tuple(leaders))
+    found = [scheduler._deliveries[home]._is_ready(each) for each in due]
+    assert found == [ready, *(True for _ in others)]
+    await scheduler.stop()
+
+
+@pytest.mark.parametrize("error", [NotLeader("elsewhere"), Unavailable("slow")], ids=str)
+async def test_what_can_not_be_asked_now_waits_though_another_delivery_fails(
+    broker: CrashingBroker, monkeypatch: pytest.MonkeyPatch, error: LakeMQError
+) -> None:
+    """Else it would be marked as delivered without its records."""
+    scheduler, home = await scheduled(broker)
+    queue, deliveries = scheduler._queue[home], scheduler._deliveries[home]
+    away, *there = due = queue.take(1, 9)
+    floor = scheduler._context.targets.floor
+
+    async def asked(topic: str, partition: int) -> int:
+        if partition == away.partition:
+            raise error
+        return await floor(topic, partition)
 
     async def fail(*arguments: object, **options: object) -> None:
         raise StorageFull("the disk is full")
 
-    monkeypatch.setattr(scheduler, "_finish", fail)
+    monkeypatch.setattr(scheduler._context.targets, "floor", asked)
+    monkeypatch.setattr(deliveries, "_finish", fail)
     with pytest.raises(StorageFull):
-        await scheduler._deliver(home, scheduler._owned[home], due)
-    assert scheduler._owned[home].delivering == {each.key for each in there}
-    assert queue.take(0, 9) == [away]
+        await deliveries._deliver(due)
+    assert deliveries.owned.delivering == {each.key for each in there}
+    assert queue.take(1, 9) == [away]
+    await scheduler.stop()
 
 
 async def test_an_owner_has_one_coordinator(broker: CrashingBroker) -> None:
