@@ -6,13 +6,13 @@ bytes of another node can cause.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgpack
 
-from lakemq.plugins.mqtt.homes.table import Claim, Owned, Owner, User, Why
+from lakemq.plugins.mqtt.homes.table import Claim, Known, Owned, Owner, User, Why
 from lakemq.plugins.mqtt.state.stored_values import (
     U32_MAX,
     VERSION,
@@ -262,16 +262,16 @@ def read_owned(data: bytes) -> tuple[int, list[Owned]]:
     return number(pages, 1, PAGES_MAX), found
 
 
-def known_bytes(epochs: Mapping[str, int], kind: Kind | None = None) -> bytes:
-    """What a home made of what a node owns: the epoch of each session, 0 for one that is another
-    node's. Of `Kind.KNOWN`: told behind the answers to `Kind.OWNED`."""
-    return _packed(kind, {"r": list(epochs.items())})
+def known_bytes(known: Sequence[Known], kind: Kind | None = None) -> bytes:
+    """What a home makes of what a node owns. Of `Kind.KNOWN`: told behind the answers to
+    `Kind.OWNED`."""
+    return _packed(kind, {"r": [tuple(one) for one in known]})
 
 
-def read_known(data: bytes) -> dict[str, int]:
+def read_known(data: bytes) -> list[Known]:
     """Inverse."""
     (rows,) = _map(data, "r")
-    return {text(one): number(epoch) for one, epoch in _rows(rows, 2)}
+    return [Known(text(one), number(told), number(epoch)) for one, told, epoch in _rows(rows, 3)]
 
 
 def record_bytes(record: Record) -> bytes:

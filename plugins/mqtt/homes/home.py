@@ -28,6 +28,7 @@ from lakemq.plugins.mqtt.homes.table import (
     Entry,
     Granted,
     HomeTable,
+    Known,
     Owned,
     Owner,
 )
@@ -147,7 +148,7 @@ class Home:
                 answer = await self._ask(node, asked, GATHER_MS / 1000)
                 pages, rows = frames.read_owned(answer)
                 known = place.table.owns(self._alive(node), rows)
-                if any(known[one.client_id] != one.epoch for one in rows):
+                if any(one.epoch != one.told for one in known):
                     told = frames.known_bytes(known, Kind.KNOWN)
                     await self._ask(node, told, GATHER_MS / 1000)
                 page += 1
@@ -334,7 +335,7 @@ class Home:
         partition that is led elsewhere."""
         owner = self._alive(node, life)
         _, rows = frames.read_owned(data)
-        known: dict[str, int] = {}
+        known: list[Known] = []
         by_partition: dict[int, list[Owned]] = {}
         for one in rows:
             by_partition.setdefault(self.partition_of(one.client_id), []).append(one)
@@ -343,7 +344,7 @@ class Home:
                 place = await self._arrive(partition)
             except (LakeMQError, TimeoutError):
                 continue  # it is announced again
-            known |= place.table.owns(owner, some)
+            known += place.table.owns(owner, some)
         return frames.known_bytes(known)
 
     # -- nodes that come and go

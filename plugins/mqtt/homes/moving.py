@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lakemq.broker_core.api.limits.user_shares import owner_of
 from lakemq.plugins.mqtt.homes.catching_up import CatchUp, Coming
 from lakemq.plugins.mqtt.homes.frames import Asked, Saved
-from lakemq.plugins.mqtt.homes.table import Owned
+from lakemq.plugins.mqtt.homes.table import Known, Owned
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.replay import held_places, restored
 from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
@@ -141,18 +141,19 @@ def _page(client_id: str, pages: int) -> int:
     return zlib.crc32(client_id.encode()) % pages
 
 
-def left_behind(hub: Hub, epochs: Iterable[tuple[str, int]], now_ms: int) -> int:
+def left_behind(hub: Hub, known: Iterable[Known], now_ms: int) -> int:
     """What homes made of the sessions that this node said it owns; returns how many it lost."""
     lost = 0
-    for client_id, epoch in epochs:
-        session = hub.sessions.get(client_id)
-        if session is None:
+    for one in known:
+        session = hub.sessions.get(one.client_id)
+        # It may have been claimed anew since.
+        if session is None or session.epoch != one.told:
             continue
-        if not epoch:
+        if not one.epoch:
             lose(hub, session, now_ms)
             lost += 1
         elif not session.epoch:
-            session.epoch = epoch
+            session.epoch = one.epoch
             if hub.ledger is not None:
-                hub.ledger.schedule_write(client_id)
+                hub.ledger.schedule_write(one.client_id)
     return lost

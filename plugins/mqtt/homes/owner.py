@@ -17,7 +17,7 @@ from lakemq.broker_core.api.limits.user_shares import owner_of
 from lakemq.plugins.mqtt.homes import frames, moving
 from lakemq.plugins.mqtt.homes.frames import Code, Kind, Outcome, Saved
 from lakemq.plugins.mqtt.homes.moving import Arriving
-from lakemq.plugins.mqtt.homes.table import Claim, Owned, Owner
+from lakemq.plugins.mqtt.homes.table import Claim, Known, Owned, Owner
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.session.connecting import claim_refused, claimed
 from lakemq.plugins.mqtt.session.connection import Connection
@@ -389,9 +389,9 @@ class SessionOwner:
         self._know(frames.read_known(data))
         return b""
 
-    def _know(self, known: dict[str, int]) -> None:
-        self.lost += moving.left_behind(self._hub, known.items(), self._now_ms())
-        self.on_kept([one for one, epoch in known.items() if not epoch])
+    def _know(self, known: Sequence[Known]) -> None:
+        self.lost += moving.left_behind(self._hub, known, self._now_ms())
+        self.on_kept([one.client_id for one in known if not one.epoch])
         self._after()
 
     async def announce(self, *, all_of_them: bool) -> None:
@@ -419,7 +419,7 @@ class SessionOwner:
                     except (LakeMQError, BadSnapshot) as error:
                         _log.info("%s does not hear yet what this node has: %s", node, error)
                         continue
-                    waiting.difference_update(known)
+                    waiting.difference_update(one.client_id for one in known)
                     self._know(known)
             if waiting:
                 await asyncio.sleep(_RETRY_MAX_MS / 1000)

@@ -12,7 +12,7 @@ homes before it. What an owner was promised is in the record whose offset the en
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -71,6 +71,16 @@ class Owned(NamedTuple):
     """0: it was never claimed, since the node was alone."""
     user: User
     urgent: bool
+
+
+class Known(NamedTuple):
+    """What its home makes of it."""
+
+    client_id: str
+    told: int
+    """The epoch in which the node said that it owns it."""
+    epoch: int
+    """In which it does; 0: not any more."""
 
 
 @dataclass(slots=True)
@@ -165,9 +175,10 @@ class HomeTable:
         self._gather_until_ms = now_ms + GATHER_MS
         return set(lives)
 
-    def owns(self, owner: Owner, sessions: Iterable[Owned]) -> dict[str, int]:
-        """What a node says that it owns -> the epoch in which it does; 0: not any more."""
+    def owns(self, owner: Owner, sessions: Sequence[Owned]) -> list[Known]:
+        """What becomes of the sessions that a node says it owns."""
         found: dict[str, int] = {}
+        told = {one.client_id: one.epoch for one in sessions}
         for one in sessions:
             entry = self.entries.get(one.client_id)
             if entry is None or (one.epoch > entry.epoch and not self._is_mine(entry)):
@@ -176,9 +187,11 @@ class HomeTable:
             elif (entry.epoch, entry.owner.node) == (one.epoch, owner.node):
                 entry.owner, entry.urgent = owner, one.urgent
                 found[one.client_id] = one.epoch
+            elif not one.epoch and entry.owner == owner and entry.user == one.user:
+                found[one.client_id] = entry.epoch  # it has not heard it yet
             else:
                 found[one.client_id] = 0
-        return found
+        return [Known(each, told[each], epoch) for each, epoch in found.items()]
 
     def _is_mine(self, entry: Entry) -> bool:
         """Whether its epoch was given in this leadership: no other can be newer."""

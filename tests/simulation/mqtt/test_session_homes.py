@@ -120,10 +120,9 @@ class World:
         def heard(rows: list[Owned], life: int) -> None:
             if home.table is not table:
                 return
-            for name, epoch in table.owns(Owner(node.name, life), rows).items():
-                mine = next(one.epoch for one in rows if one.client_id == name)
-                if epoch == 0:
-                    self.lose(node, life, name, mine)
+            for one in table.owns(Owner(node.name, life), rows):
+                if one.epoch == 0:
+                    self.lose(node, life, one.client_id, one.told)
             table.told(node.name)
 
         self.later(answer)
