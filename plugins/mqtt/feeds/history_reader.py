@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _FETCH_BYTES: Final = 256 * 1024
 _READS_AT_ONCE: Final = 64
+_BEHIND_S: Final = 0.005
 _RETRY_FIRST_MS: Final = 500
 _RETRY_MAX_MS: Final = 10_000
 _rng: Final = random.Random()
@@ -62,6 +63,8 @@ class HistoryReader:
         if history.generation != generation:
             return
         cursor = history.next_cursor()
+        if cursor is None and history.behind:
+            await asyncio.sleep(_BEHIND_S)
         if cursor is not None:
             try:
                 async with self._reads:

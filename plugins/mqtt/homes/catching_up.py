@@ -47,8 +47,9 @@ class CatchUp(Reading):
         index: SubscriptionIndex,
         coming: Sequence[Coming],
         done: Callable[[int], None],
+        at_least: Positions,
     ) -> None:
-        """`done(now_ms)` is called when they are where the node is."""
+        """`done(now_ms)` is called when they are where the node is, and that is at `at_least`."""
         self._hub = hub
         self._index = index
         self._coming = {one.session: one for one in coming}
@@ -56,14 +57,15 @@ class CatchUp(Reading):
         self._fresh = False
         """Whether a record is dealt with that has just been committed."""
         self._ahead: Positions = {}
-        """Where a session was that came from a node that was further than this one."""
+        """What this node has to reach first: one of the sessions may have been further, or an owner
+        that is gone may have had publishes stored below it."""
+        self._at_least = at_least
         super().__init__({key: self._first(key, end) for key, end in hub.positions.items()})
 
     def _first(self, key: tuple[str, int], end: int) -> int:
         """Where the first of the sessions is in a partition of which the node is at `end`."""
         known = [_start(one.positions, key, end) for one in self._coming.values()]
-        if max(known, default=end) > end:
-            self._ahead[key] = max(known)
+        self._ahead[key] = max(self._at_least.get(key, 0), max(known, default=end))
         return min(known, default=end)
 
     def found(self, hub: ReplayHub, key: tuple[str, int], end: int) -> None:
@@ -87,11 +89,12 @@ class CatchUp(Reading):
         self._fresh = True
         super().committed(message, now_ms)
         self._fresh = False
-        place = message.place
-        assert place is not None
-        if self._ahead and place.offset + 1 >= self._ahead.get(place[:2], 1 << 62):
-            del self._ahead[place[:2]]
-            want(self._hub, self)
+
+    @property
+    def behind(self) -> bool:
+        """Whether this node is not far enough yet."""
+        positions = self._hub.positions
+        return bool(self._hub.unheard) or any(positions.get(key, 0) < offset for key, offset in self._ahead.items())
 
     def note(self, message: Message, meta: Meta) -> None:
         """A QoS 2 publish of one of them is in the journal, perhaps."""
@@ -129,8 +132,9 @@ class CatchUp(Reading):
 
     def arrived(self, hub: ReplayHub, now_ms: int) -> None:
         """The sessions are like any others."""
-        if self._ahead or self._hub.unheard:
-            return  # until this node is where they were
+        if self.behind:
+            want(self._hub, self)
+            return
         self._hub.histories.pop(self, None)
         for session in self._coming:
             session.coming = None

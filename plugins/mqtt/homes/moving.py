@@ -13,7 +13,7 @@ from lakemq.plugins.mqtt.homes.table import Known, Owned
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.replay import held_places, restored
 from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
-from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.sessions import Positions, Session
 from lakemq.plugins.mqtt.state.snapshots import SessionState, session_bytes
 from lakemq.plugins.mqtt.wire.reasons import Reason
 
@@ -84,10 +84,12 @@ def take_over(
     hub: Hub,
     arriving: Sequence[Arriving],
     done: Callable[[int], None],
+    at_least: Positions,
     now_ms: int,
 ) -> list[tuple[str, str]]:
     """Have sessions that this node was granted; `done` is called when they have got everything that
-    was committed. Returns what of them was left out: client id, and why."""
+    was committed, and this node is at `at_least`. Returns what of them was left out: client id, and
+    why."""
     left_out: list[tuple[str, str]] = []
     index, coming, ends = SubscriptionIndex(), [], []
     for one in arriving:
@@ -99,7 +101,7 @@ def take_over(
             continue
         there = held_places(one.state) if one.state.cut else set()
         coming.append(Coming(session, one.state.positions, there))
-    catch_up = CatchUp(hub, index, coming, done)
+    catch_up = CatchUp(hub, index, coming, done, at_least)
     catch_up.begin()
     for one in arriving:
         session = hub.sessions[one.state.client_id]

@@ -22,7 +22,7 @@ from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.session.connecting import claim_refused, claimed
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.state.ledger import Writing
-from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.sessions import Positions, Session
 from lakemq.plugins.mqtt.state.snapshots import read_session
 from lakemq.plugins.mqtt.state.stored_values import BadSnapshot
 from lakemq.plugins.mqtt.wire.reasons import Reason
@@ -58,6 +58,9 @@ class Homes(Protocol):
 
     def partition_of(self, client_id: str) -> int:
         """Raises UnknownTopic."""
+
+    async def ends(self) -> Positions:
+        """High watermarks of bound partitions, as their leaders know them."""
 
     async def ask(self, node: str, payload: bytes, timeout_s: float) -> bytes:
         """Ask a node, this one too. Raises LakeMQError."""
@@ -192,7 +195,7 @@ class SessionOwner:
             self._receive(one, outcome, arriving)
         ready = partial(self._ready, waiting)
         if arriving:
-            self._take_over(arriving, ready)
+            self._begin(self._take_over(arriving, ready))
         else:
             ready(self._now_ms())
         return again
@@ -217,11 +220,19 @@ class SessionOwner:
         clean = one.connect is not None and one.connect.clean_start
         arriving.append(Arriving(state, outcome.epoch, outcome.unclean, clean))
 
-    def _take_over(self, arriving: Sequence[Arriving], ready: Callable[[int], None]) -> None:
+    async def _take_over(self, arriving: Sequence[Arriving], ready: Callable[[int], None]) -> None:
+        # What an owner that is gone had stored of QoS 2 must be seen here, before its client sends
+        # it again.
+        unclean = any(one.unclean for one in arriving)
+        at_least = await self._homes.ends() if unclean else {}
+        # Not those that this node was granted again meanwhile.
+        arriving = [one for one in arriving if one.state.client_id not in self._hub.sessions]
         self.taken += len(arriving)
-        for client_id, why in moving.take_over(self._hub, arriving, ready, self._now_ms()):
+        left_out = moving.take_over(self._hub, arriving, ready, at_least, self._now_ms())
+        for client_id, why in left_out:
             text = "session of %r: left out: %s"
             _log.error(text, client_id, why, extra={"client": client_id})
+        self._after()
 
     def _ready(self, waiting: Iterable[tuple[Connection, Outcome]], now_ms: int) -> None:
         """Sessions are where this node is: let their clients in."""
@@ -234,6 +245,8 @@ class SessionOwner:
             self._end_claim(one.client_id)
             if parted or newer:
                 claim_refused(one, *_REFUSALS[Code.SUPERSEDED], now_ms)
+                if session is not None and session.epoch == outcome.epoch:
+                    moving.lose(hub, session, now_ms)
             elif one.ended:
                 if session is None and hub.ended is not None:
                     # Its home believes that it is here.
@@ -263,7 +276,7 @@ class SessionOwner:
                 continue
             arriving.append(Arriving(state, outcome.epoch, unclean=True, ends=False))
         if arriving:
-            self._take_over(arriving, lambda now_ms: self._after())
+            await self._take_over(arriving, lambda now_ms: self._after())
             for one in arriving:
                 if self._hub.ledger is not None:
                     self._hub.ledger.schedule_write(one.state.client_id)

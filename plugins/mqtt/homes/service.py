@@ -24,6 +24,7 @@ from lakemq.plugins.mqtt.homes.owner import SessionOwner
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.state.ledger import Writing
+from lakemq.plugins.mqtt.state.sessions import Positions
 from lakemq.plugins.mqtt.state.stored_values import BadSnapshot
 from lakemq.plugins.mqtt.wire.reasons import Reason
 
@@ -31,6 +32,7 @@ _log: Final = logging.getLogger(__name__)
 CHANNEL: Final = "mqtt.homes"
 CUT_OFF_MS: Final = 5_000
 """How long a node that hears nothing of the MetaService keeps its clients: others take them."""
+_ENDS_S: Final = 1.0
 _PEER: Final = "peer"
 """What a node listens on that holds replicas."""
 
@@ -160,6 +162,19 @@ class SharedSessions(ChannelEvents):
         """The node that leads the client's partition; empty: none does. Raises UnknownTopic."""
         topic = self._broker.topic(TOPIC)
         return leadership(topic, self.partition_of(client_id)).leader or ""
+
+    async def ends(self) -> Positions:
+        """High watermarks of bound partitions, as their leaders know them; none of those that can't
+        be asked in time."""
+        keys = list(self._hub.positions)
+        found = await asyncio.gather(*map(self._end, keys))
+        return {key: end for key, end in zip(keys, found, strict=True) if end is not None}
+
+    async def _end(self, key: tuple[str, int]) -> int | None:
+        with contextlib.suppress(LakeMQError, TimeoutError):
+            async with asyncio.timeout(_ENDS_S):
+                return (await self._broker.reader(*key).bounds())[1]
+        return None
 
     async def ask(self, node: str, payload: bytes, timeout_s: float) -> bytes:
         """Ask a node, this one too. Raises LakeMQError."""

@@ -100,6 +100,11 @@ class Reading:
         }
 
     @property
+    def behind(self) -> bool:
+        """Whether the node has to come further before this can arrive."""
+        return False
+
+    @property
     def room(self) -> int:
         """How many records can be taken now."""
         raise NotImplementedError

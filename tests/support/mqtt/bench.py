@@ -34,7 +34,7 @@ from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.delayed import DelayLimits, Delays
 from lakemq.plugins.mqtt.routing.delaying import release_due
-from lakemq.plugins.mqtt.routing.history import committed, read_on
+from lakemq.plugins.mqtt.routing.history import Reading, committed, read_on
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.session import authenticating
@@ -272,7 +272,7 @@ class Bench:
                 fetched = history.rest[1:]
             elif history.approach(cursor, self.hub.positions.get(key, 0)):
                 assert cursor.offset is not None
-                fetched = self._fetch(cursor.topic, cursor.offset)
+                fetched = self._fetch(history, cursor.topic, cursor.offset)
 
         def finish() -> None:
             if history.generation != generation:
@@ -284,7 +284,9 @@ class Bench:
 
         return finish
 
-    def _fetch(self, topic: str, offset: int) -> tuple[Iterator[Message], int]:
+    def _fetch(
+        self, reading: Reading, topic: str, offset: int
+    ) -> tuple[Iterator[Message], int]:
         """Messages of up to three batches from `offset` on, and the offset behind them."""
         batches = [
             one for one in self.log.get(topic, ()) if read_header(one.data).last_offset >= offset

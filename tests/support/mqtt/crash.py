@@ -127,6 +127,11 @@ class CrashBench(Bench):
         self._unconfirmed.pop(0)()
         self.load()
 
+    def confirm_one(self) -> None:
+        """The oldest append that is durable is reported, if there is one."""
+        if self.can_confirm:
+            self.confirm()
+
     def settle(self) -> None:
         """Until storage has nothing left to do."""
         while self.can_write or self.can_confirm or self.hub.outbox.loads:
