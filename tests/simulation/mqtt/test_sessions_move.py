@@ -1,9 +1,9 @@
 """Goal: clients that connect to another node each time get QoS 2 exactly once, QoS 1 at least once,
 in order, whatever happens to nodes and connections meanwhile.
 
-Method: as in `test_mqtt_crashes`, with three hubs over one log, which each of them hears late. Owners
-let go of sessions, or go on in the belief that they have them, or are dead. Each rule of the way of a
-session is taken away once, and runs break.
+Method: as in `test_mqtt_crashes`, with three hubs over one log, which each of them hears late.
+Owners let go of sessions, or go on in the belief that they have them, or are dead. Each rule of the
+way of a session is taken away once, and runs break.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ STEPS = 2500
 
 class OncePublisher(Publisher):
     """Answers one PUBREC of an identifier: an append that ends may be answered beside the same
-    publish sent again, and PUBREL twice would get two PUBCOMP, the later perhaps when the identifier
-    is in use again."""
+    publish sent again, and PUBREL twice would get two PUBCOMP, the later perhaps when the
+    identifier is in use again."""
 
     def take(self, packet: Any) -> None:
         released = self.unfinished.get(packet.packet_id, (None, None))[1] is PacketType.PUBREL

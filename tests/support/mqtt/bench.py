@@ -284,9 +284,7 @@ class Bench:
 
         return finish
 
-    def _fetch(
-        self, reading: Reading, topic: str, offset: int
-    ) -> tuple[Iterator[Message], int]:
+    def _fetch(self, reading: Reading, topic: str, offset: int) -> tuple[Iterator[Message], int]:
         """Messages of up to three batches from `offset` on, and the offset behind them."""
         batches = [
             one for one in self.log.get(topic, ()) if read_header(one.data).last_offset >= offset

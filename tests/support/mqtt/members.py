@@ -100,9 +100,7 @@ class Member(CrashBench):
         self.messages = self.members.messages
         super().load_messages()
 
-    def _fetch(
-        self, reading: Reading, topic: str, offset: int
-    ) -> tuple[Iterator[Message], int]:
+    def _fetch(self, reading: Reading, topic: str, offset: int) -> tuple[Iterator[Message], int]:
         batches = [
             one
             for one in self.members.log[: self.heard]
