@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from lakemq.plugins.mqtt.routing.history import (
     CHUNK_COUNT_MAX,
@@ -26,6 +27,9 @@ from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex, Target
 from lakemq.plugins.mqtt.state.records import Meta
 from lakemq.plugins.mqtt.state.sessions import Positions, Session
 from lakemq.plugins.mqtt.wire.messages import Message, Place
+
+_BEHIND_MAX_MS: Final = 60_000
+"""A partition may have no leader, or its topic may be another one by now."""
 
 
 @dataclass(slots=True)
@@ -60,6 +64,7 @@ class CatchUp(Reading):
         """What this node has to reach first: one of the sessions may have been further, or an owner
         that is gone may have had publishes stored below it."""
         self._at_least = at_least
+        self._until_ms = 0
         super().__init__({key: self._first(key, end) for key, end in hub.positions.items()})
 
     def _first(self, key: tuple[str, int], end: int) -> int:
@@ -72,8 +77,9 @@ class CatchUp(Reading):
         """The sessions may be behind."""
         self.cursors[key] = Cursor(*key, self._first(key, end))
 
-    def begin(self) -> None:
+    def begin(self, now_ms: int) -> None:
         """Ask for the first records."""
+        self._until_ms = now_ms + _BEHIND_MAX_MS
         self._hub.histories[self] = None
         for session in self._coming:
             session.coming = self
@@ -93,8 +99,10 @@ class CatchUp(Reading):
     @property
     def behind(self) -> bool:
         """Whether this node is not far enough yet."""
-        positions = self._hub.positions
-        return bool(self._hub.unheard) or any(positions.get(key, 0) < offset for key, offset in self._ahead.items())
+        hub, ahead = self._hub, self._ahead
+        return bool(hub.unheard) or any(
+            position < ahead.get(key, 0) for key, position in hub.positions.items()
+        )
 
     def note(self, message: Message, meta: Meta) -> None:
         """A QoS 2 publish of one of them is in the journal, perhaps."""
@@ -132,7 +140,7 @@ class CatchUp(Reading):
 
     def arrived(self, hub: ReplayHub, now_ms: int) -> None:
         """The sessions are like any others."""
-        if self.behind:
+        if self.behind and now_ms < self._until_ms:
             want(self._hub, self)
             return
         self._hub.histories.pop(self, None)

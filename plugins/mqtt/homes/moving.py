@@ -102,7 +102,7 @@ def take_over(
         there = held_places(one.state) if one.state.cut else set()
         coming.append(Coming(session, one.state.positions, there))
     catch_up = CatchUp(hub, index, coming, done, at_least)
-    catch_up.begin()
+    catch_up.begin(now_ms)
     for one in arriving:
         session = hub.sessions[one.state.client_id]
         if one.unclean:

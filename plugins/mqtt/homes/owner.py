@@ -32,6 +32,8 @@ CLAIM_WAIT_S: Final = 8.0
 """How long a client waits for CONNACK while its home can't be reached."""
 SAVE_WAIT_S: Final = 5.0
 """How long the keeping of a session is tried, before those who wait for it are disconnected."""
+LET_IN_S: Final = 5.0
+"""How long CONNACK waits for the journal: a partition may have no leader."""
 _CALL_S: Final = 3.0
 _STATE_MAX_BYTES: Final = 3 * 1024 * 1024
 """Of a session: more fits no message between nodes."""
@@ -228,7 +230,9 @@ class SessionOwner:
         # Not those that this node was granted again meanwhile.
         arriving = [one for one in arriving if one.state.client_id not in self._hub.sessions]
         self.taken += len(arriving)
-        left_out = moving.take_over(self._hub, arriving, ready, at_least, self._now_ms())
+        let_in = _Once(ready)
+        left_out = moving.take_over(self._hub, arriving, let_in, at_least, self._now_ms())
+        asyncio.get_running_loop().call_later(LET_IN_S, lambda: let_in(self._now_ms()))
         for client_id, why in left_out:
             text = "session of %r: left out: %s"
             _log.error(text, client_id, why, extra={"client": client_id})
@@ -436,6 +440,18 @@ class SessionOwner:
                     self._know(known)
             if waiting:
                 await asyncio.sleep(_RETRY_MAX_MS / 1000)
+
+
+class _Once:
+    """Calls back once."""
+
+    def __init__(self, call: Callable[[int], None]) -> None:
+        self._call: Callable[[int], None] | None = call
+
+    def __call__(self, now_ms: int) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call(now_ms)
 
 
 def _pieces(rows: Sequence[Saved]) -> Iterable[list[Saved]]:
