@@ -148,7 +148,7 @@ def left_behind(hub: Hub, known: Iterable[Known], now_ms: int) -> int:
     lost = 0
     for one in known:
         session = hub.sessions.get(one.client_id)
-        # It may have been claimed anew since.
+        # It may have been claimed again since.
         if session is None or session.epoch != one.told:
             continue
         if not one.epoch:
