@@ -9,7 +9,7 @@ dictionary entry each, and matching does not depend on their number. Shapes are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from lakemq.plugins.mqtt.routing.shared import Group
@@ -97,6 +97,25 @@ def shape_of(topic_filter: str) -> Shape | None:
     return len(levels), places, deep
 
 
+def candidates(name: str, shapes: Iterable[Shape]) -> Iterator[str]:
+    """The filter texts of these shapes that match `name`."""
+    yield name
+    levels = name.split("/")
+    hidden = name.startswith("$")  # [MQTT-4.7.2-1]
+    for size, places, deep in shapes:
+        if size > len(levels) or (not deep and size != len(levels)):
+            continue
+        # Wildcards at the first level do not match names that begin with `$`.
+        if hidden and (places[:1] == (0,) or not size):
+            continue
+        pattern = levels[:size]
+        for place in places:
+            pattern[place] = "+"
+        if deep:
+            pattern.append("#")
+        yield "/".join(pattern)
+
+
 class SubscriptionIndex:
     """Filters -> subscriptions, and a cache of matches by topic name."""
 
@@ -107,6 +126,10 @@ class SubscriptionIndex:
         self._shapes: dict[Shape, int] = {}
         """How many filters have each shape."""
         self._matches: dict[str, Match] = {}
+        self.on_filter: Callable[[str, bool], None] | None = None
+        """Called with a filter that has its first subscription, or (False) has lost its last."""
+        self.on_group: Callable[[str, str], None] | None = None
+        """Called with share name and filter of a group whose members have changed."""
         self.shapes_max = shapes_max
         self._matches_max = matches_max
 
@@ -146,6 +169,8 @@ class SubscriptionIndex:
             if group not in members.groups:
                 members.groups[group] = Group(group)
             self._changed(text, members.groups[group].add(subscription))
+            if self.on_group is not None:
+                self.on_group(group, text)
 
     def remove(self, subscription: Subscription) -> None:
         """Remove what `add` put in."""
@@ -160,6 +185,8 @@ class SubscriptionIndex:
                 members.groups[group].remove(subscription)
                 if not members.groups[group].members:
                     del members.groups[group]
+                if self.on_group is not None:
+                    self.on_group(group, text)
             if members.plain or members.groups:
                 self._changed(text, -1)
                 return
@@ -178,7 +205,35 @@ class SubscriptionIndex:
                 self._matches[name] = found
         return found
 
+    def filters(self) -> list[str]:
+        """All filters that have a subscription."""
+        return list(self._filters)
+
+    def group_keys(self) -> list[tuple[str, str]]:
+        """Share name and filter of all shared groups."""
+        return [
+            (name, text)
+            for text, members in self._filters.items()
+            if isinstance(members, _Members)
+            for name in members.groups
+        ]
+
+    def group(self, name: str, text: str) -> Group | None:
+        """The members of a shared group."""
+        members = self._filters.get(text)
+        return members.groups.get(name) if isinstance(members, _Members) else None
+
+    def group_changed(self, session: Session) -> None:
+        """A session has connected or left: so have its memberships."""
+        if self.on_group is not None:
+            for subscription in session.subscriptions.values():
+                text, group = subscription.address
+                if group is not None:
+                    self.on_group(group, text)
+
     def _count_shape(self, text: str, change: int) -> None:
+        if self.on_filter is not None:
+            self.on_filter(text, change > 0)
         shape = shape_of(text)
         if shape is None:
             return
@@ -196,29 +251,11 @@ class SubscriptionIndex:
             # The cache is by name: which of its names a wildcard filter matches is not known.
             self._matches.clear()
 
-    def _candidates(self, name: str) -> Iterator[str]:
-        """The filter texts that match `name`, one for each shape in use."""
-        yield name
-        levels = name.split("/")
-        hidden = name.startswith("$")  # [MQTT-4.7.2-1]
-        for size, places, deep in self._shapes:
-            if size > len(levels) or (not deep and size != len(levels)):
-                continue
-            # Wildcards at the first level do not match names that begin with `$`.
-            if hidden and (places[:1] == (0,) or not size):
-                continue
-            pattern = levels[:size]
-            for place in places:
-                pattern[place] = "+"
-            if deep:
-                pattern.append("#")
-            yield "/".join(pattern)
-
     def _find(self, name: str) -> Match:
         targets: dict[Session, Target] = {}
         groups: list[Group] = []
         get = self._filters.get
-        for text in self._candidates(name):
+        for text in candidates(name, self._shapes):
             members = get(text)
             if members is None:
                 continue

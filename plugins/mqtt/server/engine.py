@@ -33,6 +33,7 @@ from lakemq.plugins.mqtt.feeds.cluster_feeds import ClusterFeeds
 from lakemq.plugins.mqtt.feeds.history_reader import HistoryReader
 from lakemq.plugins.mqtt.feeds.reading import Salvage
 from lakemq.plugins.mqtt.homes.service import SharedSessions
+from lakemq.plugins.mqtt.interest.exchange import InterestExchange
 from lakemq.plugins.mqtt.ops.draining import Draining
 from lakemq.plugins.mqtt.ops.system_topics import publish_system_topics
 from lakemq.plugins.mqtt.routing.bans import Bans
@@ -142,6 +143,7 @@ class MqttEngine:
         self.journal.shared_writes = self.shared.owner.writing
         self.shared.owner.on_kept = self.journal.forget_sessions
         self.draining = Draining(self.hub, broker)
+        self.interest = InterestExchange(self.hub.index, broker.cluster_id)
         self._logins = Logins(broker, self.now_ms)
         self._users = self._last_checkpoint_ms = self._last_system_ms = 0
         self.loop: asyncio.AbstractEventLoop
@@ -217,6 +219,8 @@ class MqttEngine:
         self.hub.rights.why = self._why
         self.arrivals.release()
         feeds.begin()
+        self.interest.start(self.broker)
+        self._taps.append(self.interest.stop)
         self._ticker = self.loop.call_later(TICK_S, self._tick)
 
     async def _ensure(self, binding: BindingSettings) -> None:

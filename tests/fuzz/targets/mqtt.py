@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 
+from lakemq.broker_core.api.cluster.channels import Peer as PeerNode
 from lakemq.broker_core.api.errors import CorruptBatch, InvalidRequest
 from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.records.batch import encode as encode_batch
@@ -14,6 +15,9 @@ from lakemq.broker_core.api.topic_filters import filters_overlap, matches
 from lakemq.broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Offset, Principal
 from lakemq.plugins.mqtt.bridge.records import BridgeRecordReader, packet_id_of
 from lakemq.plugins.mqtt.bridge.rules import Rule, Rules
+from lakemq.plugins.mqtt.interest import frames as interest_frames
+from lakemq.plugins.mqtt.interest.hashes import Hasher
+from lakemq.plugins.mqtt.interest.others import OthersInterest
 from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing.bans import Ban, BanRules, Bans, check_ban
 from lakemq.plugins.mqtt.routing.delayed import Delayed, delayed_bytes, read_delayed, split_delayed
@@ -305,3 +309,23 @@ def broken_batches(data: bytes) -> None:
         list(RecordReader(TopicNames()).read(CommittedBatch("t", 0, Offset(0), data)))
     with contextlib.suppress(CorruptBatch):
         list(BridgeRecordReader().rows([RecordBatch(data)], 0))
+
+
+@target("mqtt.interest", seeds=[
+    interest_frames.encode(
+        interest_frames.nothing(interest_frames.Kind.WHOLE, 3)._replace(
+            texts_added=["a/+", "#"], groups=[("g", "a", interest_frames.Members(1, 0))],
+        )
+    ),
+])  # fmt: skip
+def interest(data: bytes) -> None:
+    """What another node says of its interest: it is read whole, or refused."""
+    with contextlib.suppress(BadSnapshot):
+        said = interest_frames.decode(data)
+        assert interest_frames.decode(interest_frames.encode(said)) == said
+        others, peer = OthersInterest(Hasher("fuzz")), PeerNode("n", 1)
+        others.begun(peer)
+        others.said(peer, said)
+        others.who("a/b")
+        others.ended(peer)
+        assert others.who("a/b") == ()

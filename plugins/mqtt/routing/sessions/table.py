@@ -129,6 +129,7 @@ class SessionTable:
         session.will = session.will_due_ms = session.ends_ms = None
         session.connection = connection
         session.epoch = epoch
+        self._hub.index.group_changed(session)
         return session, present, kept_before
 
     def is_anothers(self, client_id: str, principal: Principal) -> bool:
@@ -145,6 +146,7 @@ class SessionTable:
         """The connection is gone: keep the session for its expiry interval, the will for its
         delay."""
         session.connection = None
+        self._hub.index.group_changed(session)
         if not with_will:  # [MQTT-3.14.4-3]
             session.will = None
         if session.will is not None:
