@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from tests.support.node.node import NodeProcess, ports_kept
+from tests.support.node.otlp_collector import Collector
 from tests.support.node.ports import free_port
 
 FOLDER: Final = Path("examples/monitoring").absolute()
@@ -79,6 +80,54 @@ def test_promtool_agrees(check: str) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
+def collector() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((FOLDER / "collector.yaml").read_text())
+    return found
+
+
+def test_pipelines_of_the_collector_use_what_is_there_and_all_of_it() -> None:
+    config = collector()
+    pipelines = config["service"]["pipelines"]
+    assert pipelines.keys() == {"metrics", "traces"}
+    for kind in ("receivers", "processors", "exporters"):
+        used = {name for each in pipelines.values() for name in each[kind]}
+        assert used == config[kind].keys()
+    for each in pipelines.values():
+        assert each["processors"][0] == "memory_limiter", "it has to refuse before others keep"
+    compose = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+    for source in (volume.split(":")[0] for each in compose.values() for volume in each["volumes"]):
+        assert not source.startswith("./") or (FOLDER / source).is_file()
+
+
+def test_a_node_pushes_what_the_collector_takes(tmp_path: Path) -> None:
+    lines = re.findall(r"^export (.*)$", (FOLDER / "README.md").read_text(), re.MULTILINE)
+    told = dict(word.split("=", 1) for line in lines for word in line.split())
+    port = collector()["receivers"]["otlp"]["protocols"]["http"]["endpoint"]
+    assert told["OTEL_EXPORTER_OTLP_ENDPOINT"] == f"http://{port}"
+    with Collector() as there:
+        told["OTEL_EXPORTER_OTLP_ENDPOINT"] = there.url
+        told["OTEL_METRIC_EXPORT_INTERVAL"] = "250"
+        with NodeProcess(tmp_path, environment=told):
+            pushed = there.metrics.get(timeout=WAIT_S)
+    (of_node,) = pushed.resource_metrics
+    said = {each.key: each.value.string_value for each in of_node.resource.attributes}
+    assert (said["service.name"], said["service.instance.id"]) == ("lakemq", "node-1")
+    names = {metric.name for scope in of_node.scope_metrics for metric in scope.metrics}
+    page = re.findall(r"^\| `([^`]+)` \|", Path("docs/metrics.md").read_text(), re.MULTILINE)
+    assert len(names) > 100 and names <= set(page)
+
+
+@needs_prometheus
+def test_prometheus_takes_what_the_collector_writes(prometheus: Prometheus) -> None:
+    """Of an empty body it says that this is no remote write; without the receiver it is 404."""
+    path = urllib.parse.urlsplit(collector()["exporters"]["prometheusremotewrite"]["endpoint"]).path
+    prometheus.until(lambda: prometheus.ask("status/flags") is not None)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(urllib.request.Request(prometheus.url + path, b""), timeout=10)
+    with refused.value:
+        assert refused.value.code == 400
+
+
 class Prometheus:
     """Prometheus of `examples/monitoring`, in a hurry."""
 
@@ -89,12 +138,15 @@ class Prometheus:
         (folder / "prometheus.yml").write_text(config)
         alerts = (FOLDER / "alerts.yml").read_text()
         (folder / "alerts.yml").write_text(re.sub(r"for: \w+", "for: 0s", alerts))
+        compose = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+        asked = compose["services"]["prometheus"]["command"]
+        options = [each for each in asked if each.startswith("--web.enable")]
         self.log = folder / "prometheus.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 ["prometheus", f"--config.file={folder / 'prometheus.yml'}",
                  f"--storage.tsdb.path={folder / 'tsdb'}",
-                 f"--web.listen-address={self.url.removeprefix('http://')}"],
+                 f"--web.listen-address={self.url.removeprefix('http://')}", *options],
                 stdout=log, stderr=log,
             )  # fmt: skip
 
