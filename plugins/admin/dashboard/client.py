@@ -88,7 +88,12 @@ class AdminClient:
         )
         async with room:
             text = await self._bytes(method, url, headers, query, data)
-        return json.loads(text) if text else None
+        try:
+            return json.loads(text) if text else None
+        except (ValueError, RecursionError):
+            raise ApiProblem(
+                502, "UNKNOWN", f"what answers at {self._options.api} is no admin API"
+            ) from None
 
     def _login(self, who: Credentials) -> dict[str, str]:
         headers = {"X-Forwarded-For": who.host} if who.host else {}

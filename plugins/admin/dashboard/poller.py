@@ -34,7 +34,8 @@ class Poller:
         self._who = who
         self._streams_max = streams_max
         self._streams: dict[asyncio.Queue[str], str] = {}
-        self._failed = ""
+        self.failed = ""
+        """What is missing of the last sample, and why; empty: nothing."""
         self.history = History()
 
     async def run(self) -> None:
@@ -66,9 +67,9 @@ class Poller:
 
     def _complain(self, what: str) -> None:
         """Once for each reason; empty: there is none any more."""
-        if what and what != self._failed:
+        if what and what != self.failed:
             _log.warning("figures for plots are missing: %s", what)
-        self._failed = what
+        self.failed = what
 
     def _tell(self, line: str) -> None:
         for queue in self._streams:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import lakemq
 from tests.support.node.admin_api import Answered, ask
+from tests.support.node.dashboard import Visitor, dashboard_of
 from tests.support.node.node import NodeProcess, unique
 
 Nodes = dict[str, NodeProcess]
@@ -200,3 +201,17 @@ def test_metrics_of_all_nodes_from_any(nodes: Nodes) -> None:
         assert all(set(row["totals"]) <= set(asked.partition("=")[2].split(",")) for row in rows)
     (one,) = ask(nodes["a"], "GET", "metrics?node=b").data
     assert one["node"] == "b" and len(one["totals"]) > 50
+
+
+def test_the_dashboard_says_whose_figures_are_missing(nodes: Nodes) -> None:
+    with dashboard_of(nodes["a"].addresses["admin"]) as url:
+        visitor = Visitor(url)
+        assert "Figures are missing" not in visitor.get("/").text
+        nodes["b"].kill()
+        try:
+            deadline = time.monotonic() + 30
+            while "Figures are missing: b: " not in visitor.get("/").text:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        finally:
+            nodes["b"].start(60)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from lakemq.broker_core.api.errors import ConfigError
 from lakemq.plugins.admin.dashboard import application, decoding, rendering
-from lakemq.plugins.admin.dashboard.client import AdminClient
+from lakemq.plugins.admin.dashboard.client import AdminClient, ApiProblem
 from lakemq.plugins.admin.dashboard.command import dashboard
 from lakemq.plugins.admin.dashboard.guard import Guard
 from lakemq.plugins.admin.dashboard.metrics import ALL_SERIES, WANTED, History
@@ -284,6 +284,7 @@ async def test_figures_of_all_nodes_come_from_the_one_that_is_configured() -> No
     poller = Poller(cast(AdminClient, api), lambda: Credentials("root", "x"), 10)
     await poller.poll()
     assert api.asked == ["metrics"]
+    assert poller.failed == "n3: no answer", "the page says it"
     assert poller.history.last is not None and poller.history.last["clients"] == 2.0
 
 
@@ -299,3 +300,15 @@ async def test_streams_are_bounded_by_user_and_in_all() -> None:
     assert not poller.has_room("c")
     await other.aclose()
     assert poller.has_room("c")
+
+
+@pytest.mark.parametrize("text", [b"<html>", b"\xff", b"[" * 100_000])
+async def test_what_is_no_admin_api_is_said(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answered(*_: object) -> bytes:
+        return text
+
+    monkeypatch.setattr(AdminClient, "_bytes", answered)
+    client = AdminClient(DashboardOptions("http://127.0.0.1:1"))
+    with pytest.raises(ApiProblem, match=r"127.0.0.1:1 is no admin API"):
+        await client.get(Credentials(), "cluster")
+    await Poller(client, Credentials, 10).poll()  # it goes on

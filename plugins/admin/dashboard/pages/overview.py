@@ -60,6 +60,7 @@ class OverviewPages:
         samples = self._site.poller.history.samples if sees_plots else ()
         return self._site.page(
             request, "overview.html", "Overview", plots=PLOTS if sees_plots else (),
+            lacking=self._site.poller.failed if sees_plots else "",
             numbers=[_read(sample) for sample in list(samples)[-_NUMBERS:]][::-1], **values,
         )  # fmt: skip
 
