@@ -16,13 +16,12 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from lakemq.broker_core.api.errors import (
-    CorruptBatch,
     InvalidRequest,
     OutcomeUnknown,
     UnknownPartition,
 )
 from lakemq.broker_core.api.records.batch import RecordBatch
-from lakemq.broker_core.api.types import Acks, Columns, Compression, Headers, Record, TopicPartition
+from lakemq.broker_core.api.types import Acks, Columns, Compression, Headers, Record
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.arguments import (
     acks_given,
@@ -38,11 +37,11 @@ from lakemq.plugins.native.sdk.blocking.queue import SyncQueue
 from lakemq.plugins.native.sdk.blocking.services import SyncAdmin, SyncSchedules, SyncSchemas
 from lakemq.plugins.native.sdk.blocking.staging import SyncStaging, SyncTransactionalProducer
 from lakemq.plugins.native.sdk.client.client import Client
-from lakemq.plugins.native.sdk.consumer.chunks import decoded
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptCallback, CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.consumer.options import ConsumerOptions
+from lakemq.plugins.native.sdk.consumer.topic_reader import TopicReader
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
 from lakemq.plugins.native.sdk.net.errors import CLOSED
@@ -263,7 +262,7 @@ class SyncClient:
         `follow` all at once, in order within each. Ends early once `stop` is not empty.
         `wanted`: only such records. `on_corrupt`: see `OnCorrupt`.
         """
-        reader = _Reader(topic, wanted, on_corrupt)
+        reader = TopicReader(topic, wanted, on_corrupt)
         description = self.describe_topic(topic)
         chosen = [each for each in description.partitions if partition in (None, each.partition)]
         if not chosen:
@@ -289,7 +288,7 @@ class SyncClient:
     ) -> Iterator[ConsumerRecord]:
         """As `consume`, of the partitions in `starts`, each from the offset given for it (such as
         `offsets_for_timestamp` gives); the records know their partition."""
-        reader = _Reader(topic, wanted, on_corrupt)
+        reader = TopicReader(topic, wanted, on_corrupt)
         for number, batch in self._batches(reader, starts, follow):
             if batch is not None:
                 yield from reader.placed(number, batch, starts[number])
@@ -298,7 +297,7 @@ class SyncClient:
         self._routes.follow(client.routes)
 
     def _batches(
-        self, reader: _Reader, starts: Mapping[int, int], follow: bool
+        self, reader: TopicReader, starts: Mapping[int, int], follow: bool
     ) -> Iterator[tuple[int, RecordBatch | None]]:
         """Partition and batch; None when none came for a moment. One partition after the other,
         with `follow` all at once."""
@@ -482,32 +481,6 @@ def _close_all() -> None:
     """Of programs that do not close their clients: daemon threads would be stopped anywhere."""
     for each in list(_open):
         each.end(_EXIT_S)
-
-
-class _Reader:
-    """What `consume` wants of the batches of a topic."""
-
-    def __init__(self, topic: str, wanted: RecordFilter | None, on_corrupt: OnCorrupt) -> None:
-        self.topic, self.wanted, self.on_corrupt = topic, wanted, on_corrupt
-        self._corrupt = CorruptPolicy(on_corrupt)
-
-    def records(self, partition: int, batch: RecordBatch, first: int) -> Iterator[Record]:
-        """Those from offset `first` on."""
-        try:
-            records = batch.records() if self.wanted is None else self.wanted.records(batch)
-        except CorruptBatch as error:
-            self._corrupt.note(self.topic, partition, batch.header.base_offset, error)
-            return
-        yield from (record for record in records if record.offset >= first)
-
-    def placed(self, partition: int, batch: RecordBatch, first: int) -> list[ConsumerRecord]:
-        """The same, with topic and partition."""
-        place = TopicPartition(self.topic, partition)
-        try:
-            return decoded(place, batch, first, self.wanted)
-        except CorruptBatch as error:
-            self._corrupt.note(self.topic, partition, batch.header.base_offset, error)
-            return []
 
 
 def connect(

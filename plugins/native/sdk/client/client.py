@@ -10,7 +10,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from lakemq.broker_core.api.errors import CorruptBatch, LakeMQError, NotLeader, UnknownPartition
+from lakemq.broker_core.api.errors import LakeMQError, NotLeader, UnknownPartition
 from lakemq.broker_core.api.records.batch import RecordBatch, split
 from lakemq.broker_core.api.records.tiered import TieredSegments
 from lakemq.broker_core.api.transactions.types import TRANSACTION
@@ -29,6 +29,7 @@ from lakemq.plugins.native.sdk.consumer.consumer import Consumer, ConsumerOption
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.consumer.group_calls import GroupCalls
+from lakemq.plugins.native.sdk.consumer.topic_reader import TopicReader
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
 from lakemq.plugins.native.sdk.net.cluster_view import METADATA_LAG_S, ReadRoute
@@ -43,7 +44,7 @@ from lakemq.plugins.native.sdk.schedules import Schedules
 from lakemq.plugins.native.sdk.schemas import Schemas
 from lakemq.plugins.native.sdk.transactions.staging import Staging
 from lakemq.plugins.native.sdk.transactions.transaction import TransactionalProducer
-from lakemq.plugins.native.sdk.types import GroupDescription, TopicOffsets
+from lakemq.plugins.native.sdk.types import ConsumerRecord, GroupDescription, TopicOffsets
 
 if TYPE_CHECKING:  # exists in the stub file only
     pass
@@ -393,7 +394,7 @@ class Client:
         `start`: `earliest`, `latest` or an offset. Ends at the high watermark unless `follow`.
         `wanted`: only such records. `on_corrupt`: see `OnCorrupt`.
         """
-        corrupt = CorruptPolicy(on_corrupt)
+        reader = TopicReader(topic, wanted, on_corrupt)
         description = await self.describe_topic(topic)
         chosen = [each for each in description.partitions if partition in (None, each.partition)]
         if not chosen:
@@ -402,23 +403,28 @@ class Client:
             each.partition: first_offset(start, each.log_start_offset, each.high_watermark)
             for each in chosen
         }
-        async for number, batch in self._fetch_many(topic, starts, follow, wanted, on_corrupt):
-            try:
-                records = batch.records() if wanted is None else wanted.records(batch)
-            except CorruptBatch as error:
-                corrupt.note(topic, number, batch.header.base_offset, error)
-                continue
-            for record in records:
-                if record.offset >= starts[number]:
-                    yield record
+        async for number, batch in self._fetch_many(reader, starts, follow):
+            for record in reader.records(number, batch, starts[number]):
+                yield record
 
-    async def _fetch_many(
+    async def consume_from(
         self,
         topic: str,
         starts: Mapping[int, int],
-        follow: bool,
-        wanted: RecordFilter | None,
-        on_corrupt: OnCorrupt,
+        *,
+        follow: bool = False,
+        wanted: RecordFilter | None = None,
+        on_corrupt: OnCorrupt = "skip",
+    ) -> AsyncIterator[ConsumerRecord]:
+        """As `consume`, of the partitions in `starts`, each from the offset given for it (such as
+        `offsets_for_timestamp` gives); the records know their partition."""
+        reader = TopicReader(topic, wanted, on_corrupt)
+        async for number, batch in self._fetch_many(reader, starts, follow):
+            for record in reader.placed(number, batch, starts[number]):
+                yield record
+
+    async def _fetch_many(
+        self, reader: TopicReader, starts: Mapping[int, int], follow: bool
     ) -> AsyncIterator[tuple[int, RecordBatch]]:
         """Batches of several partitions as they arrive, a bounded number ahead of the reader."""
         arrived: asyncio.Queue[tuple[int, RecordBatch] | None] = asyncio.Queue(4 * len(starts))
@@ -426,26 +432,27 @@ class Client:
         async def read(number: int, first: int) -> None:
             try:
                 async for batch in self.fetch_batches(
-                    topic, number, first, follow=follow, wanted=wanted, on_corrupt=on_corrupt
-                ):
+                    reader.topic, number, first, follow=follow, wanted=reader.wanted,
+                    on_corrupt=reader.on_corrupt,
+                ):  # fmt: skip
                     await arrived.put((number, batch))
             finally:
                 await arrived.put(None)
 
-        readers = [asyncio.create_task(read(*each)) for each in starts.items()]
+        tasks = [asyncio.create_task(read(*each)) for each in starts.items()]
         try:
             ended = 0
-            while ended < len(readers):
+            while ended < len(tasks):
                 item = await arrived.get()
                 if item is not None:
                     yield item
                     continue
                 ended += 1
-                for reader in readers:
-                    if reader.done():
-                        reader.result()
-            await asyncio.gather(*readers)
+                for task in tasks:
+                    if task.done():
+                        task.result()
+            await asyncio.gather(*tasks)
         finally:
-            for reader in readers:
-                reader.cancel()
-            await asyncio.gather(*readers, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -190,12 +190,12 @@ class Consumer:
     # -- records
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        return self._records()
+        return self.until_idle(math.inf)
 
-    async def _records(self) -> AsyncIterator[ConsumerRecord]:
+    async def until_idle(self, idle_s: float) -> AsyncIterator[ConsumerRecord]:
+        """Records until none has come for `idle_s`; can be called again to go on."""
         membership = self._membership
-        while True:
-            chunk = await self.next_chunk()
+        while (chunk := await self.chunk_within(idle_s)) is not None:
             for record in chunk.records:
                 # `may_hand_out`, written out: this is done for every record.
                 if (
