@@ -6,6 +6,7 @@ Names are those that Mosquitto's users know, where there is one.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from lakemq.plugins.mqtt.ops.reports import slow_report
@@ -15,7 +16,21 @@ if TYPE_CHECKING:
     from lakemq.plugins.mqtt.routing.hub import Hub
 
 PREFIX: Final = "$SYS/broker/"
+NODES_PREFIX: Final = "$SYS/brokers/"
+"""In front of the id of a node."""
 SLOW_MAX: Final = 20
+SUMMED: Final = (
+    "clients/connected", "clients/disconnected", "clients/total", "connections/accepted",
+    "connections/refused", "messages/received", "messages/sent", "bytes/received", "bytes/sent",
+    "subscriptions/count", "publish/messages/dropped", "publish/messages/refused",
+    "publish/messages/failed",
+)  # fmt: skip
+"""Numbers that each node has for itself."""
+OWN: Final = ("retained messages/count", "slow subscribers", "version", "uptime")
+VALUE_CHARS_MAX: Final = 64 * 1024
+DIGITS_MAX: Final = 20
+Values = dict[str, str]
+"""Topic name behind the prefix -> payload."""
 
 
 def system_values(hub: Hub, version: str, started_ms: int, now_ms: int) -> dict[str, str]:
@@ -48,10 +63,54 @@ def system_values(hub: Hub, version: str, started_ms: int, now_ms: int) -> dict[
     return values
 
 
-def publish_system_topics(hub: Hub, version: str, started_ms: int, now_ms: int) -> None:
-    """Tell subscribers what changed since the last time."""
-    for name, payload in system_values(hub, version, started_ms, now_ms).items():
-        topic = PREFIX + name
+def publish_system_topics(
+    hub: Hub,
+    version: str,
+    started_ms: int,
+    now_ms: int,
+    node_id: str = "",
+    others: Mapping[str, Values] | None = None,
+) -> Values:
+    """Tell subscribers what changed since the last time; returns the values of this node.
+
+    `others`: those of other nodes, as they were checked by `checked_values`: each node's own are
+    told besides, and the broker is all nodes together. None: there are no other nodes."""
+    own = system_values(hub, version, started_ms, now_ms)
+    told = {PREFIX + name: value for name, value in summed(own, others or {}).items()}
+    for node, values in ({node_id: own, **others} if others is not None else {}).items():
+        told |= {f"{NODES_PREFIX}{node}/{name}": value for name, value in values.items()}
+    for topic, payload in told.items():
         before = hub.retained.get(topic)
         if before is None or before.payload != payload.encode():
             hub.route(Message(topic, payload.encode(), 0, True, now_ms), now_ms)
+    return own
+
+
+def summed(own: Values, others: Mapping[str, Values]) -> Values:
+    """The numbers that nodes have apart are added; the rest is this node's."""
+    found = dict(own)
+    for name in SUMMED:
+        numbers = [int(values[name]) for values in (own, *others.values()) if name in values]
+        found[name] = str(sum(numbers))
+    return found
+
+
+def checked_values(found: Mapping[str, object]) -> Values:
+    """What another node has sent as its values, without what this one does not know. Raises
+    ValueError."""
+    values: Values = {}
+    for name in (*SUMMED, *OWN):
+        value = found.get(name, "")
+        if not isinstance(value, str) or len(value) > VALUE_CHARS_MAX:
+            raise ValueError(f"{name} is no text of {VALUE_CHARS_MAX} characters at most")
+        is_number = value.isascii() and value.isdigit() and len(value) <= DIGITS_MAX
+        if value and (is_number or name not in SUMMED):
+            values[name] = value
+    return values
+
+
+def forget_node(hub: Hub, node: str) -> None:
+    """The node is gone: nothing is told of it any more."""
+    gone = list(hub.retained.match(f"{NODES_PREFIX}{node}/#", 0))
+    for message in gone:
+        hub.retained.forget(message.topic)

@@ -35,7 +35,6 @@ from lakemq.plugins.mqtt.feeds.reading import Salvage
 from lakemq.plugins.mqtt.homes.service import SharedSessions
 from lakemq.plugins.mqtt.interest.exchange import InterestExchange
 from lakemq.plugins.mqtt.ops.draining import Draining
-from lakemq.plugins.mqtt.ops.system_topics import publish_system_topics
 from lakemq.plugins.mqtt.routing.bans import Bans
 from lakemq.plugins.mqtt.routing.delayed import Delays
 from lakemq.plugins.mqtt.routing.delaying import release_due
@@ -45,6 +44,7 @@ from lakemq.plugins.mqtt.routing.outbox import Effects
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.server.logins import Logins
 from lakemq.plugins.mqtt.server.state_store import MqttJournal
+from lakemq.plugins.mqtt.server.system_channel import SystemChannel
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.subscribing import send_retained
 from lakemq.plugins.mqtt.state.appends import PendingAppend
@@ -159,7 +159,7 @@ class MqttEngine:
         self._progress = asyncio.Event()
         """Set when nothing is being appended any more, and when a network connection is gone."""
         self._feeds: ClusterFeeds
-        self._started_ms = self.now_ms()
+        self._system = SystemChannel(self.hub, broker, VERSION, self.now_ms)
         self.turn_due = self._in_turn = False
         """Whether a turn is scheduled; whether one is running."""
         self._ticker: asyncio.TimerHandle | None = None
@@ -221,6 +221,7 @@ class MqttEngine:
         feeds.begin()
         self.interest.start(self.broker)
         self._taps.append(self.interest.stop)
+        self._system.open()
         self._ticker = self.loop.call_later(TICK_S, self._tick)
 
     async def _ensure(self, binding: BindingSettings) -> None:
@@ -256,6 +257,7 @@ class MqttEngine:
         await self._settle()
         await self.journal.keep_everything(self.after, CLOSE_LINGER_S)
         await self.journal.stop()
+        self._system.close()
         await self.shared.stop()
         for remove in self._taps:
             remove()
@@ -446,7 +448,7 @@ class MqttEngine:
         interval_ms = 1000 * self.settings.system_topics_interval_s
         if interval_ms and now_ms - self._last_system_ms >= interval_ms:
             self._last_system_ms = now_ms
-            publish_system_topics(self.hub, VERSION, self._started_ms, now_ms)
+            self._system.publish()
             self.hub.bans.forget(now_ms)
         for call in self.on_tick:
             call()
