@@ -43,6 +43,7 @@ class Kind(IntEnum):
     OWNED = 4
     KNOWN = 5
     ANNOUNCE = 6
+    OFFER = 7
 
 
 class Code(IntEnum):
@@ -194,6 +195,17 @@ def read_asks(data: bytes) -> list[Asked]:
     """Inverse."""
     (rows,) = _map(data, "r")
     return [Asked(text(one), number(epoch), flag(ends)) for one, epoch, ends in _rows(rows, 3)]
+
+
+def offer_bytes(sessions: Sequence[tuple[str, int]]) -> bytes:
+    """Sessions (client id, epoch) that a node is to leave behind."""
+    return _packed(Kind.OFFER, {"r": list(sessions)})
+
+
+def read_offer(data: bytes) -> list[tuple[str, int]]:
+    """Inverse."""
+    (rows,) = _map(data, "r")
+    return [(text(one), number(epoch)) for one, epoch in _rows(rows, 2)]
 
 
 def states_bytes(states: Sequence[bytes | None]) -> bytes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from lakemq.broker_core.api.errors import LakeMQError, Unavailable
@@ -68,7 +69,6 @@ class Home:
         sessions_max: int,
     ) -> None:
         """`begin` runs a task until the plugin stops."""
-        self.claims = self.adopted = 0
         # Whatever `[topics]` sets: what a client was promised must not be taken back by a failover.
         self.topic = StateTopic(
             broker, TOPIC, partitions=PARTITIONS, acks=Acks.REPLICATED, large_values=True
@@ -206,7 +206,6 @@ class Home:
         except (LakeMQError, TimeoutError):
             return [Outcome(Code.FAILED)] * len(claims)
         loop, now_ms, futures = asyncio.get_running_loop(), _now_ms(), []
-        self.claims += len(claims)
         for one in claims:
             future: asyncio.Future[Outcome] = loop.create_future()
             place.waiting[place.table.claim(one, now_ms)] = future
@@ -347,6 +346,25 @@ class Home:
             known += place.table.owns(owner, some)
         return frames.known_bytes(known)
 
+    async def offered(self, node: str, data: bytes) -> dict[str, asyncio.Future[Outcome]]:
+        """A node that is drained gives up sessions of clients that are away: as `orphans`. Raises
+        BadSnapshot, Unavailable."""
+        found: dict[str, asyncio.Future[Outcome]] = {}
+        owner = self.owner()
+        if node == owner.node:
+            return found
+        for client_id, epoch in frames.read_offer(data):
+            with suppress(LakeMQError, TimeoutError):
+                place = await self._arrive(self.partition_of(client_id))
+                if not place.table.owned_by(client_id, epoch, node):
+                    continue
+                number = place.table.relieve(client_id, epoch, owner, _now_ms())
+                if number is not None:
+                    future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+                    found[client_id] = place.waiting[number] = future
+                    self._carry_out(place)
+        return found
+
     # -- nodes that come and go
 
     def nodes_changed(self) -> None:
@@ -372,13 +390,7 @@ class Home:
                 place.waiting[place.table.adopt(client_id, owner)] = future
                 found[client_id] = future
             self._carry_out(place)
-        self.adopted += len(found)
         return found
-
-    def counts(self) -> Mapping[str, int]:
-        """How many sessions this node is the home of, and what it has done."""
-        sessions = sum(len(one.table.entries) for one in self._places.values())
-        return {"sessions": sessions, "claims": self.claims, "adopted": self.adopted}
 
 
 def _entry(value: bytes | None, offset: int) -> Entry | None:

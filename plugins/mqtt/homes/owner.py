@@ -5,6 +5,7 @@ and lets go of them when their home says so. Edge: awaits homes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -81,8 +82,6 @@ class SessionOwner:
     ) -> None:
         """`begin` runs a task until the plugin stops; `after` is called when there may be something
         to write."""
-        self.taken = self.lost = 0
-        """Sessions that came from other nodes; those that other nodes were granted."""
         self.on_kept: Callable[[Iterable[str]], None] = lambda client_ids: None
         """Called with sessions that homes keep from now on, or that are other nodes'."""
         self.writing: set[asyncio.Task[None]] = set()
@@ -210,7 +209,7 @@ class SessionOwner:
             local.epoch = max(local.epoch, outcome.epoch)
             return
         if local is not None and local.epoch < outcome.epoch:
-            self.lost += 1
+            self._hub.counters.sessions_left += 1
             moving.lose(hub, local, self._now_ms())
         if outcome.state is None:
             return
@@ -229,7 +228,7 @@ class SessionOwner:
         at_least = await self._homes.ends() if unclean else {}
         # Not those that this node was granted again meanwhile.
         arriving = [one for one in arriving if one.state.client_id not in self._hub.sessions]
-        self.taken += len(arriving)
+        self._hub.counters.sessions_taken += len(arriving)
         let_in = _Once(ready)
         left_out = moving.take_over(self._hub, arriving, let_in, at_least, self._now_ms())
         asyncio.get_running_loop().call_later(LET_IN_S, lambda: let_in(self._now_ms()))
@@ -252,14 +251,19 @@ class SessionOwner:
                 if session is not None and session.epoch == outcome.epoch:
                     moving.lose(hub, session, now_ms)
             elif one.ended:
-                if session is None and hub.ended is not None:
-                    # Its home believes that it is here.
-                    hub.ended[one.client_id] = outcome.epoch
-                if hub.ledger is not None:
+                if session is None:
+                    self._nothing_here(one.client_id, outcome.epoch)
+                elif hub.ledger is not None:
                     hub.ledger.schedule_write(one.client_id)
             else:
                 claimed(one, outcome.epoch, outcome.kept, now_ms)
         self._after()
+
+    def _nothing_here(self, client_id: str, epoch: int) -> None:
+        """Its home believes that this node has the session."""
+        if self._hub.ended is not None and self._hub.ledger is not None:
+            self._hub.ended[client_id] = epoch
+            self._hub.ledger.schedule_write(client_id)
 
     def adopt(self, granted: dict[str, asyncio.Future[Outcome]]) -> None:
         """Take sessions whose node is gone: their queues go on, their wills are published."""
@@ -271,20 +275,39 @@ class SessionOwner:
         for client_id, future in granted.items():
             outcome = await future
             local = self._hub.sessions.get(client_id)
-            if outcome.code is not Code.DONE or outcome.state is None or local is not None:
+            if outcome.code is not Code.DONE or local is not None:
+                continue
+            if outcome.state is None:  # it has ended
+                self._nothing_here(client_id, outcome.epoch)
                 continue
             try:
                 state = read_session(client_id, outcome.state)
             except BadSnapshot as error:
                 _log.error("session of %r can't be read: %s", client_id, error)
                 continue
-            arriving.append(Arriving(state, outcome.epoch, unclean=True, ends=False))
+            arriving.append(Arriving(state, outcome.epoch, outcome.unclean, ends=False))
         if arriving:
             await self._take_over(arriving, lambda now_ms: self._after())
             for one in arriving:
                 if self._hub.ledger is not None:
                     self._hub.ledger.schedule_write(one.state.client_id)
         self._after()
+
+    async def offer(self, count_max: int) -> None:
+        """This node is drained: offer homes the sessions of clients that are away."""
+        groups: dict[str, list[tuple[str, int]]] = {}
+        for one in self._hub.sessions.values():
+            if one.connection is None and one.epoch and one.client_id not in self._claiming:
+                groups.setdefault(self._home_of(one.client_id), []).append(
+                    (one.client_id, one.epoch)
+                )
+                count_max -= 1
+                if not count_max:
+                    break
+        for node, sessions in groups.items():
+            if node:
+                with contextlib.suppress(LakeMQError):
+                    await self._homes.ask(node, frames.offer_bytes(sessions), _CALL_S)
 
     # -- letting go
 
@@ -304,7 +327,7 @@ class SessionOwner:
         states = []
         for one, session in zip(asked, sessions, strict=True):
             state = moving.hand_over(self._hub, one, session)
-            self.lost += state is not None
+            self._hub.counters.sessions_left += state is not None
             states.append(state if state is None or len(state) <= _STATE_MAX_BYTES else None)
         self.on_kept([one.client_id for one in asked])
         return frames.states_bytes(states)
@@ -382,7 +405,7 @@ class SessionOwner:
                 stale.append(session)
         # Before any client is answered: nothing is promised of a session that is another node's.
         for session in stale:
-            self.lost += 1
+            self._hub.counters.sessions_left += 1
             moving.lose(hub, session, now_ms)
         alive = {one.client_id for one in rows if one.state is not None} - failed
         unanswered = ledger.done(alive, hub.delivered, now_ms, failed)
@@ -407,7 +430,7 @@ class SessionOwner:
         return b""
 
     def _know(self, known: Sequence[Known]) -> None:
-        self.lost += moving.left_behind(self._hub, known, self._now_ms())
+        self._hub.counters.sessions_left += moving.left_behind(self._hub, known, self._now_ms())
         self.on_kept([one.client_id for one in known if not one.epoch])
         self._after()
 

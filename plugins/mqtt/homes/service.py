@@ -32,6 +32,8 @@ _log: Final = logging.getLogger(__name__)
 CHANNEL: Final = "mqtt.homes"
 CUT_OFF_MS: Final = 5_000
 """How long a node that hears nothing of the MetaService keeps its clients: others take them."""
+OFFERED_AT_ONCE: Final = 1_000
+"""Sessions of clients that are away that a drained node gives up in a second."""
 _ENDS_S: Final = 1.0
 _PEER: Final = "peer"
 """What a node listens on that holds replicas."""
@@ -54,7 +56,7 @@ class SharedSessions(ChannelEvents):
         self._channel: Channel | None = None
         self.home = Home(broker, self.ask, begin, hub.limits.sessions_max)
         self.owner = SessionOwner(hub, self, begin, after, now_ms)
-        self._creating = False
+        self._creating = self._offering = False
         self._in_touch_ms = now_ms()
         self._life = 0
         self._unwatch: list[Callable[[], None]] = []
@@ -110,6 +112,7 @@ class SharedSessions(ChannelEvents):
             self._share_if_possible()
             return
         self.owner.adopt(self.home.orphans())
+        self._drain()
         now_ms = self._now_ms()
         if self._broker.in_touch():
             self._in_touch_ms = now_ms
@@ -118,6 +121,20 @@ class SharedSessions(ChannelEvents):
             for connection in list(self._hub.connections):
                 text = "this node is cut off from the cluster"
                 connection.close(Reason.SERVER_UNAVAILABLE, text, now_ms)
+
+    def _drain(self) -> None:
+        """Leave nothing behind that other nodes would have to notice."""
+        mine = (one for one in self._broker.nodes() if one.node_id == self._broker.node_id)
+        drained = any(one.state == "draining" for one in mine)
+        if drained and not self._offering:
+            self._offering = True
+            self._begin(self._offer())
+
+    async def _offer(self) -> None:
+        try:
+            await self.owner.offer(OFFERED_AT_ONCE)
+        finally:
+            self._offering = False
 
     def _share_if_possible(self) -> None:
         """Make the topic of homes, if there are other nodes, and those that are alive share
@@ -205,6 +222,9 @@ class SharedSessions(ChannelEvents):
                 return await self.home.announced(node, life, data)
             if kind is Kind.LET_GO:
                 return await self.owner.let_go(data)
+            if kind is Kind.OFFER:
+                self.owner.adopt(await self.home.offered(node, data))
+                return b""
             return self.owner.owned(data) if kind is Kind.OWNED else self.owner.known(data)
         except BadSnapshot as error:
             raise InvalidRequest(f"node {peer.node_id}: {error}") from None

@@ -345,6 +345,15 @@ class HomeTable:
         self._grant(self._numbers, claim, here=False, state=None)
         return self._numbers
 
+    def relieve(self, client_id: str, epoch: int, owner: Owner, now_ms: int) -> int | None:
+        """An owner that is to leave gives up the session of a client that is away: the home has it
+        handed over. None: it was not its own."""
+        entry = self.entries.get(client_id)
+        if entry is None or entry.epoch != epoch or client_id in self._pending:
+            return None
+        claim = Claim(client_id, owner, entry.user, clean=False, here=False, replace=False)
+        return self.claim(claim, now_ms)
+
     def take(self) -> list[Decision]:
         """All decisions since the last call."""
         decisions, self.decisions = self.decisions, []

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from lakemq.plugins.mqtt.routing.history import History
 from lakemq.plugins.mqtt.routing.hub import Hub
 
 Read = Callable[[], int]
@@ -70,6 +71,12 @@ def _taken(hub: Hub) -> dict[str, tuple[Read, str, str]]:
         "sessions.expired": (
             lambda: counters.sessions_expired, "{session}", "Sessions that ran out."
         ),
+        "sessions.taken": (
+            lambda: counters.sessions_taken, "{session}", "Sessions that came from other nodes."
+        ),
+        "sessions.left": (
+            lambda: counters.sessions_left, "{session}", "Sessions that went on at other nodes."
+        ),
         "batches.corrupt": (
             lambda: counters.batches_corrupt, "{batch}", "Batches left out: corrupt inside."
         ),
@@ -132,7 +139,7 @@ def _levels(hub: Hub) -> dict[str, tuple[Read, str, str]]:
             "Bytes of publishes that wait for their time.",
         ),
         "replays": (
-            lambda: len(hub.histories),
+            lambda: sum(isinstance(one, History) for one in hub.histories),
             "{subscription}",
             "Subscriptions that read history now.",
         ),

@@ -25,6 +25,10 @@ class Counters:
     keep_alive_timeouts: int = 0
     wills_published: int = 0
     sessions_expired: int = 0
+    sessions_taken: int = 0
+    """Sessions that came from other nodes."""
+    sessions_left: int = 0
+    """Sessions that went on at other nodes."""
     batches_corrupt: int = 0
     """Batches left out because they are corrupt inside."""
     records_unreadable: int = 0

@@ -12,6 +12,7 @@ import socket
 import statistics
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import paho.mqtt.client as paho
@@ -20,6 +21,7 @@ import pytest
 import lakemq
 from lakemq.testing import Cluster
 from tests.support.cluster.load import until
+from tests.support.cluster.topics import ask
 from tests.support.mqtt.faithful_paho import Paho
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
@@ -260,6 +262,31 @@ def test_wills_and_queues_of_a_node_that_dies(cluster: Cluster) -> None:
     until_in_sync(cluster)
     for client in (watcher, sender, back):
         client.close()
+
+
+def metric(cluster: Cluster, node: str, name: str) -> int:
+    with urllib.request.urlopen(f"http://{cluster.address(node, 'admin')}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return round(sum(float(one.split()[-1]) for one in lines if one.startswith(f"{name}{{")))
+
+
+def test_a_drained_node_gives_its_sessions_up(cluster: Cluster) -> None:
+    for number in range(20):
+        client = Client(cluster, "n3", f"idle-{number}")
+        client.subscribe("n/idle", 1)
+        client.close()
+    held = metric(cluster, "n3", "lakemq_mqtt_sessions")
+    left = metric(cluster, "n3", "lakemq_mqtt_sessions_left_total")
+    taken = metric(cluster, "n1", "lakemq_mqtt_sessions_taken_total")
+    assert held >= 20
+    ask(cluster, lambda client: client.drain_node("n3"))
+    try:
+        until(lambda: not metric(cluster, "n3", "lakemq_mqtt_sessions"), WAIT_S)
+        assert metric(cluster, "n3", "lakemq_mqtt_sessions_left_total") >= left + held
+        assert metric(cluster, "n1", "lakemq_mqtt_sessions_taken_total") > taken
+    finally:
+        ask(cluster, lambda client: client.undrain_node("n3"))
+    until_in_sync(cluster)
 
 
 def test_a_node_that_is_cut_off_lets_its_clients_go(cluster: Cluster) -> None:

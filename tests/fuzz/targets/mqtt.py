@@ -15,6 +15,8 @@ from lakemq.broker_core.api.topic_filters import filters_overlap, matches
 from lakemq.broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Offset, Principal
 from lakemq.plugins.mqtt.bridge.records import BridgeRecordReader, packet_id_of
 from lakemq.plugins.mqtt.bridge.rules import Rule, Rules
+from lakemq.plugins.mqtt.homes import frames
+from lakemq.plugins.mqtt.homes.table import Claim, Owner
 from lakemq.plugins.mqtt.interest import frames as interest_frames
 from lakemq.plugins.mqtt.interest.hashes import Hasher
 from lakemq.plugins.mqtt.interest.others import OthersInterest
@@ -231,6 +233,33 @@ def session(data: bytes) -> None:
     for each in (data, packed({"v": 1} | _fields(data, "who inc exp end sub in rel out que pos"))):
         with contextlib.suppress(BadSnapshot):
             read_session("c", each)
+
+
+@target(
+    "mqtt.homes",
+    seeds=[
+        frames.claims_bytes([Claim("c", Owner("n", 1), ("user", "u"), False, True, False)]),
+        frames.saves_bytes([frames.Saved("c", 5, 6, b"s", True, False)]),
+        frames.record_bytes(frames.Record(5, Owner("n", 1), ("user", "u"), True, b"s")),
+    ],
+)
+def homes(data: bytes) -> None:
+    """What nodes say about sessions is read, or is no message."""
+    built = packed({"v": 1} | _fields(data, "r p n ep own usr urg st"))
+    for each in (data, data[1:], built):
+        with contextlib.suppress(BadSnapshot):
+            frames.split(each)
+        for read in (
+            lambda said: frames.read_claims(Owner("n", 1), said),
+            frames.read_asks,
+            frames.read_saves,
+            frames.read_owned_request,
+            frames.read_owned,
+            frames.read_known,
+            frames.read_record,
+        ):
+            with contextlib.suppress(BadSnapshot):
+                read(each)
 
 
 @target(

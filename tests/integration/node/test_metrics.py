@@ -48,6 +48,7 @@ TRANSACTIONS: Final = "unit/broker_core/transactions/test_transaction_counters.p
 DELIVERY: Final = "unit/mqtt/session/test_mqtt_delivery.py"
 DAMAGE: Final = "fault/cluster/test_damaged_disks.py"
 REPLICATION: Final = "unit/broker_core/replication/test_replication_metrics.py"
+SESSIONS: Final = "fault/cluster/test_mqtt_sessions.py"
 CHANNELS: Final = "integration/cluster/test_channels.py"
 ELSEWHERE: Final = {
     "bridge.connected": f"{BRIDGE}:bridge.connected",
@@ -122,6 +123,8 @@ ELSEWHERE: Final = {
     "mqtt.publishes.not_led": f"{CLUSTER}:mqtt.publishes.not_led",
     "mqtt.records.unreadable": "unit/mqtt/state/test_mqtt_stored_records.py:records_unreadable",
     "mqtt.replays": "unit/mqtt/routing/test_mqtt_history.py:hub.histories",
+    "mqtt.sessions.left": f"{SESSIONS}:sessions_left",
+    "mqtt.sessions.taken": f"{SESSIONS}:sessions_taken",
     "mqtt.sessions.expired": "unit/mqtt/session/test_mqtt_sessions.py:sessions_expired",
     "mqtt.subscribers.slow": "unit/mqtt/session/test_mqtt_operating.py:slow.noted",
     "mqtt.subscriptions.withdrawn": "unit/security/test_security_withdrawn.py:rights.withdrawn",

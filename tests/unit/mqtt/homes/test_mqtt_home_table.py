@@ -1,0 +1,194 @@
+"""Goal: a home grants a session to one node at a time, and keeps what its owner says alone.
+
+Method: the table alone. `tests/simulation/mqtt` has what many nodes make of it.
+"""
+
+from __future__ import annotations
+
+from lakemq.plugins.mqtt.homes.table import (
+    EPOCH_BITS,
+    GATHER_MS,
+    LET_GO_MS,
+    NOT_KEPT,
+    ORPHAN_MS,
+    Ask,
+    Claim,
+    Decision,
+    Entry,
+    Granted,
+    HomeTable,
+    Known,
+    Owned,
+    Owner,
+    Refused,
+    Why,
+)
+
+ANN, BOB = ("user", "ann"), ("user", "bob")
+A, B, C = Owner("a", 1), Owner("b", 1), Owner("c", 1)
+LIVES = {"a": 1, "b": 1, "c": 1}
+
+
+def table(entries_max: int = 100) -> HomeTable:
+    found = HomeTable(entries_max)
+    for node in found.gather(1, LIVES, 0):
+        found.told(node)
+    assert found.serving(0)
+    return found
+
+
+def claim(
+    home: HomeTable, owner: Owner, now_ms: int = 0, client_id: str = "x", **changes: object
+) -> list[Decision]:
+    wanted = Claim(client_id, owner, ANN, clean=False, here=False, replace=False)
+    home.claim(wanted._replace(**changes), now_ms)  # type: ignore[arg-type]
+    return home.take()
+
+
+def granted(decisions: list[Decision]) -> Granted:
+    (one,) = decisions
+    assert isinstance(one, Granted)
+    return one
+
+
+def kept(home: HomeTable, owner: Owner, *, urgent: bool = False, client_id: str = "x") -> Granted:
+    one = granted(claim(home, owner, client_id=client_id))
+    assert home.begin_write(client_id, one.epoch, owner.node, 1)
+    home.written(client_id, 7, urgent)
+    return one
+
+
+def test_epochs_grow_and_tell_the_leadership() -> None:
+    home = table()
+    first = granted(claim(home, A))
+    assert (first.epoch >> EPOCH_BITS, first.offset, first.state) == (1, NOT_KEPT, None)
+    again = granted(claim(home, A, here=True))
+    assert again.epoch > first.epoch
+    assert again.here
+
+
+def test_an_owner_lets_go_before_another_gets_the_session() -> None:
+    home = table()
+    first = kept(home, A)
+    assert claim(home, B, clean=True) == [Ask("x", A, first.epoch, ends=True)]
+    home.let_go("x", first.epoch - 1, b"late")
+    assert home.take() == []
+    home.let_go("x", first.epoch, b"state")
+    second = granted(home.take())
+    assert (second.state, second.offset, second.clean) == (b"state", 7, True)
+    assert not home.owned_by("x", first.epoch, "a")
+    assert home.owned_by("x", second.epoch, "b")
+
+
+def test_who_does_not_answer_is_not_waited_for() -> None:
+    home = table()
+    kept(home, A)
+    claim(home, B)
+    home.tick(LET_GO_MS - 1)
+    assert home.take() == []
+    home.tick(LET_GO_MS)
+    assert (granted(home.take()).state, home.entries["x"].owner) == (None, B)
+
+
+def test_an_owner_that_is_gone_is_not_asked() -> None:
+    home = table()
+    kept(home, A)
+    home.nodes({"b": 1, "c": 1}, 0)
+    assert granted(claim(home, B)).offset == 7
+    home.nodes(LIVES, 0)
+    claim(home, C)
+    home.nodes({"a": 1, "c": 1}, 0)  # it dies while it is asked
+    assert granted(home.take()).offset == 7
+    home.nodes({"a": 1, "c": 2}, 0)  # and another one begins a new life
+    assert granted(claim(home, A)).offset == 7
+
+
+def test_who_connected_last_gets_the_session() -> None:
+    home = table()
+    first = kept(home, A)
+    claim(home, B, clean=True)
+    assert [one.why for one in claim(home, C) if isinstance(one, Refused)] == [Why.SUPERSEDED]
+    home.let_go("x", first.epoch, b"")
+    last = granted(home.take())
+    assert (home.entries["x"].owner, last.clean) == (C, True)  # the one before has ended it
+
+
+def test_a_session_of_another_user() -> None:
+    home = table()
+    kept(home, A)
+    (refused,) = claim(home, A, user=BOB)
+    assert isinstance(refused, Refused)
+    assert refused.why is Why.ANOTHERS
+    assert granted(claim(home, A, user=BOB, replace=True, here=True)).clean
+
+
+def test_as_many_sessions_as_there_may_be() -> None:
+    home = table(entries_max=1)
+    kept(home, A)
+    (refused,) = claim(home, A, client_id="y")
+    assert isinstance(refused, Refused)
+    assert refused.why is Why.FULL
+    assert granted(claim(home, A, here=True))
+    assert home.owns(A, [Owned("y", 0, ANN, False)]) == [Known("y", 0, 0)]
+
+
+def test_writes_count_in_the_newest_epoch_alone_and_in_order() -> None:
+    home = table()
+    first = kept(home, A)
+    assert not home.begin_write("x", first.epoch, "a", 1)
+    assert not home.begin_write("x", first.epoch, "b", 2)
+    assert home.begin_write("x", first.epoch, "a", 2)
+    second = granted(claim(home, A, here=True))
+    assert not home.begin_write("x", first.epoch, "a", 3)
+    home.ended("x", first.epoch, "a")
+    assert home.owned_by("x", second.epoch, "a")
+    home.ended("x", second.epoch, "a")
+    assert home.entries == {}
+
+
+def test_a_new_home_asks_before_it_serves() -> None:
+    home = HomeTable()
+    home.restore("x", Entry(5, A, ANN, offset=3))
+    home.restore("y", Entry(6, A, ANN, offset=4))
+    home.restore("y", None)
+    assert home.gather(9, LIVES, 0) == {"a", "b", "c"}
+    told = [Owned("x", 6, ANN, True), Owned("new", 0, ANN, False), Owned("z", 4, BOB, False)]
+    known = home.owns(B, told)
+    assert [one.told for one in known] == [6, 0, 4]
+    assert known[0].epoch == 6  # it was granted by the home before, and never written
+    assert known[1].epoch >> EPOCH_BITS == 9
+    assert known[2].epoch == 4
+    assert home.owns(A, [Owned("x", 5, ANN, False)]) == [Known("x", 5, 0)]
+    assert home.entries["x"].offset == 3
+    home.told("a")
+    home.told("b")
+    assert not home.serving(GATHER_MS - 1)
+    assert home.serving(GATHER_MS)
+
+
+def test_a_session_that_is_announced_twice_is_kept() -> None:
+    home = table()
+    row = Owned("x", 0, ANN, False)
+    ((_, _, epoch),) = home.owns(A, [row])
+    assert home.owns(A, [row]) == [Known("x", 0, epoch)]
+    assert home.owns(B, [row]) == [Known("x", 0, 0)]
+    assert home.owns(Owner("a", 2), [row]) == [Known("x", 0, 0)]  # what it kept in an earlier life
+    assert home.owns(Owner("a", 2), [row._replace(epoch=epoch)]) == [Known("x", epoch, epoch)]
+    assert home.entries["x"].owner == Owner("a", 2)
+
+
+def test_orphans_are_taken_with_a_will_at_once_and_else_later() -> None:
+    home = table()
+    kept(home, A)
+    kept(home, A, urgent=True, client_id="will")
+    granted(claim(home, A, client_id="brief"))
+    assert home.orphans(0, 10) == []
+    home.nodes({"b": 1}, 1000)
+    assert home.orphans(1000, 10) == ["will"]
+    assert "brief" not in home.entries
+    home.adopt("will", B)
+    assert granted(home.take()).offset == 7
+    assert home.orphans(1000 + ORPHAN_MS - 1, 10) == []
+    assert home.orphans(1000 + ORPHAN_MS, 10) == ["x"]
+    home.nodes(LIVES, 40_000)
+    assert home.orphans(40_000, 10) == []
