@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 Place = tuple[int, int]
@@ -25,9 +25,10 @@ class Given:
 
 
 class QueueHistory:
-    """Written by threads of one process, so by one clock."""
+    """Written by threads of one process, so by one clock: `now_s`."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
         self.deliveries: list[Given] = []
         self.settlements = 0
         self._lock = threading.Lock()
@@ -35,7 +36,7 @@ class QueueHistory:
     def given(self, place: Place, attempt: int) -> Given:
         """A record has reached its consumer."""
         with self._lock:
-            self.deliveries.append(Given(place, attempt, time.monotonic()))
+            self.deliveries.append(Given(place, attempt, self._now_s()))
             return self.deliveries[-1]
 
     def settled(self, given: Given) -> None:
@@ -48,7 +49,7 @@ class QueueHistory:
 
     def _answered(self, given: Given, answer: str) -> None:
         with self._lock:
-            given.answer, given.answered_s = answer, time.monotonic()
+            given.answer, given.answered_s = answer, self._now_s()
             self.settlements += 1
 
 
