@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -68,6 +67,8 @@ _T = TypeVar("_T")
 
 _TICK_S: Final = 0.5
 _FREE_EVERY_TICKS: Final = 4
+_TRY_BITS: Final = 32
+"""Tries of a leadership, numbered behind its epoch: each is above all earlier ones of its owner."""
 
 
 def wall_clock_ms() -> int:
@@ -115,6 +116,9 @@ class TransactionCoordinator:
             user_share_max=settings.user_share_max,
         )
         self._upkeep = Upkeep(self._owners, self._staged, self._log, self.counters, steady_ms)
+        self._tries = 0
+        self._first_tries: dict[int, int] = {}
+        """By partition: behind which numbers of tries begin, above all of former coordinators."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def reconfigure(self, settings: TransactionSettings) -> None:
@@ -163,7 +167,7 @@ class TransactionCoordinator:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled() and owned.ended:
+            if task.cancelled():  # by `drop` or `stop`
                 raise Unavailable(f"{owner} has another coordinator by now; ask again") from None
             raise
         except OutcomeUnknown as error:
@@ -205,6 +209,7 @@ class TransactionCoordinator:
     def serve(self, partition: int, epoch: int, state: StoredOwners) -> None:
         """As `Resident.serve`."""
         steady_ms = self._steady_ms()
+        self._first_tries[partition] = epoch << _TRY_BITS
         for owner, (known, offset) in state.states.items():
             self._owners[owner] = OwnerRuntime(known, offset)
         for staged in state.staged:
@@ -446,7 +451,9 @@ class TransactionCoordinator:
         await self._settle(owner, owned)
         fresh = await self._broker.allocate_producer_id() if owned.state.needs_producer_id else None
         targets = await self.targets.of(self._staged.chosen(owner, batch_id, winners))
-        commit = CommitTry(owner, owned.state.epoch, batch_id, secrets.randbits(63))
+        self._tries += 1
+        first = self._first_tries.get(self._log.partition_of(owner) or 0, 0)
+        commit = CommitTry(owner, owned.state.epoch, batch_id, first + self._tries)
         decided = await self.participants.prepare(commit, effects)
         pending = PendingCommit(targets, decided, commit.number if decided else -1)
         state = states.committed(owned.state, batch_id, pending, fresh, self._now_ms())

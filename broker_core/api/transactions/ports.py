@@ -35,8 +35,9 @@ class Participant(Protocol):
 
     async def prepare(self, commit: CommitTry, asked: bytes) -> bytes:
         """Consent to the effect and hold it, so that nothing else can get in its way; what is
-        returned goes into the commit's record. Void by this is what was held for another try of
-        the same owner. Raises a LakeMQError: the commit is refused.
+        returned goes into the commit's record. Void by this is what was held for an earlier try of
+        the same owner; a try that is earlier itself is refused. Raises a LakeMQError: the commit is
+        refused.
 
         What is held for long, because neither `apply` nor `undo` comes, is asked for
         (`Transactions.is_decided`).

@@ -41,15 +41,14 @@ class StagedBatchId(NamedTuple):
 
 
 class CommitTry(NamedTuple):
-    """One attempt of a coordinator to decide a commit. Another attempt for the same batch id has
-    another number, so that what was held for the one is not taken for what is held for the
-    other."""
+    """One attempt of a coordinator to decide a commit. Of an owner's tries a later one has the
+    higher number, whichever node makes it: an earlier one is void then."""
 
     owner: Owner
     epoch: int
     batch_id: int
     number: int
-    """Drawn at random, below 2**63."""
+    """Below 2**63."""
 
 
 class Winner(NamedTuple):

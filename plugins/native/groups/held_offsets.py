@@ -38,6 +38,9 @@ _KEY: Final = struct.Struct("<BBHH")
 _ROW: Final = struct.Struct("<HHH")
 _ABSENT: Final = 0xFFFF
 """Length that stands for an absent value."""
+_TRIES_MAX: Final = 10_000
+"""What is forgotten costs little: offsets of a try that comes late are in force until its
+coordinator says that it is void."""
 
 Change = tuple[Committed | None, Committed | None]
 """(before, from now on)"""
@@ -158,6 +161,8 @@ class HeldTable:
         self._table = table
         self._held: dict[tuple[str, Owner], _Held] = {}
         self._places: dict[tuple[str, TopicPartition], tuple[str, Owner]] = {}
+        self._tries: dict[tuple[str, Owner], int] = {}
+        """The newest of each owner: a call may come behind a later one."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -167,6 +172,9 @@ class HeldTable:
         topic of offsets has them, or may have."""
         assert held.commit is not None
         key = held.group, held.commit.owner
+        if len(self._tries) >= _TRIES_MAX:
+            self._tries.clear()
+        self._tries[key] = held.commit.number
         self._held[key] = _Held(held, now_ms, stored)
         self._places.update(((held.group, place), key) for place in held.changes)
         self._table.put(held.group, still_due(held.changes, self._table.of(held.group)))
@@ -203,6 +211,14 @@ class HeldTable:
         self._table.put(held.group, back)
         self.release(held)
         return list(back)
+
+    def check_try(self, group: str, commit: CommitTry) -> None:
+        """Raises Unavailable when a later try of the owner was held."""
+        newest = self._tries.get((group, commit.owner), -1)
+        if commit.number < newest:
+            raise Unavailable(
+                f"group {group}: try {commit.number} of {commit.owner} comes behind try {newest}"
+            )
 
     def check_free(self, group: str, places: Iterable[TopicPartition]) -> None:
         """Raises Unavailable for a partition whose offset is held."""

@@ -112,9 +112,12 @@ class OffsetsParticipant:
         group = request.group
         await self._host.arrive(group)
         log = self._host.offsets
+        log.held.check_try(group, commit)
         former = log.held.find(group, commit.owner)
+        if former is not None and former.commit == commit:
+            return encode_held(former)
         if former is not None:
-            self._void(former, request.member_id)
+            await self._give_up(former, request.member_id)
         epoch, offsets = self._host.checked(request)
         after = log.changes(group, epoch, offsets)
         now = log.table.of(group)
@@ -123,24 +126,17 @@ class OffsetsParticipant:
         stored = len(self._broker.nodes()) > 1
         log.held.hold(held, _now_ms(), stored=stored)
         data = encode_held(held)
-        try:
-            if stored:
-                await log.write_entries(group, {held_key(group, commit.owner): data})
-        except LakeMQError:
-            if log.held.find(group, commit.owner) is held:
-                self._void(held, request.member_id)
-            raise
+        if stored:
+            # Should it fail, they stay held until the coordinator says that they are void: the
+            # record may be there all the same.
+            await log.write_entries(group, {held_key(group, commit.owner): data})
         return data
 
     async def undo(self, data: bytes) -> None:
         """Give the offsets up, if they are held."""
         held = await self._held(data)
-        if held is not None and held.commit is not None:
-            stored = self._host.offsets.held.is_stored(held)
-            self._void(held, "")
-            if stored:
-                key = held_key(held.group, held.commit.owner)
-                await self._host.offsets.write_entries(held.group, {key: None})
+        if held is not None:
+            await self._give_up(held, "")
 
     def restore(self, data: bytes) -> None:
         """Offsets of a decided transaction are in force before members join, or commit."""
@@ -179,9 +175,15 @@ class OffsetsParticipant:
         table.put(found.group, due)
         return due
 
-    def _void(self, held: HeldOffsets, member_id: str) -> None:
+    async def _give_up(self, held: HeldOffsets, member_id: str) -> None:
+        """They are void. Held until that is written: a new coordinator would hold them again, and
+        put them over what was committed since."""
         log = self._host.offsets
-        self._host.withdraw(held.group, log.held.undo(held), member_id)
+        assert held.commit is not None
+        if log.held.is_stored(held):
+            await log.write_entries(held.group, {held_key(held.group, held.commit.owner): None})
+        if log.held.find(held.group, held.commit.owner) is held:
+            self._host.withdraw(held.group, log.held.undo(held), member_id)
 
     async def _ask_again(self) -> None:
         while True:

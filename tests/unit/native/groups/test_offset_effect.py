@@ -147,3 +147,15 @@ def test_what_is_held_for_long_is_asked_for_again_and_again() -> None:
     held.forget(lambda group: group == "g")
     assert held.due(10**9, 10**9) == []
     held.check_free("g", [PLACE])
+
+
+def test_a_try_that_comes_behind_a_later_one_is_refused() -> None:
+    held = HeldTable(OffsetTable())
+    later = held_at(OffsetTable(), 5, number=9)
+    held.check_try("g", TRY)
+    held.hold(later, 0, stored=True)
+    held.release(later)
+    held.check_try("g", TRY._replace(number=9))
+    with pytest.raises(Unavailable, match="try 7 of transaction w comes behind try 9"):
+        held.check_try("g", TRY)
+    held.check_try("h", TRY)
