@@ -25,7 +25,24 @@ def _callback(read: Read) -> Callable[[CallbackOptions], Iterable[Observation]]:
 
 
 def _growing(hub: Hub) -> dict[str, tuple[Read, str, str]]:
-    return {**_taken(hub), **_handed_on(hub)}
+    return {**_taken(hub), **_express(hub), **_handed_on(hub)}
+
+
+def _express(hub: Hub) -> dict[str, tuple[Read, str, str]]:
+    counters = hub.counters
+    return {
+        "express.sent": (
+            lambda: counters.express_sent, "{message}",
+            "Publishes that no topic takes, to other nodes whose clients want them.",
+        ),
+        "express.received": (
+            lambda: counters.express_received, "{message}", "The same, from other nodes."
+        ),
+        "express.dropped": (
+            lambda: counters.express_dropped, "{message}",
+            "Those for nodes that could not be reached or were slow.",
+        ),
+    }  # fmt: skip
 
 
 def _taken(hub: Hub) -> dict[str, tuple[Read, str, str]]:

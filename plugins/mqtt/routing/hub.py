@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from lakemq.broker_core.api.errors import LakeMQError, Undecided
 from lakemq.broker_core.api.limits.user_shares import Owner, UserShares, owner_of
@@ -53,6 +54,19 @@ Authorize = Callable[[Principal, Operation, Resource, AccessContext], None]
 """Raises NotAuthorized."""
 
 
+class ExpressRoute(Protocol):
+    """How publishes that no topic takes come to other nodes."""
+
+    def wanted(self, name: str) -> bool:
+        """Whether another node has subscribers of a topic name."""
+
+    def send(self, message: Message, now_ms: int) -> int:
+        """To the nodes that want it; the number by which nodes share it out in groups."""
+
+    def serves(self, group: Group, count: int) -> bool:
+        """Whether this node gives message `count` to one of its members of a group."""
+
+
 class Hub:
     """The MQTT side of one node."""
 
@@ -90,6 +104,8 @@ class Hub:
         self.sessions = self.session_table.sessions
         self.connections: set[Peer] = set()
         self.outbox = Outbox()
+        self.express: ExpressRoute | None = None
+        """The way to other nodes; None: there is none."""
         # Subscriptions of connected clients, and sessions of other nodes, that have not caught up
         # with the journal.
         self.histories: dict[Reading, None] = {}
@@ -263,6 +279,25 @@ class Hub:
         if message.place is None and message.origin and not (match.targets or match.groups):
             self.delivery.decisions.note("no_subscriber", message.origin, message.topic)
 
+    def pass_on(self, message: Message, now_ms: int) -> None:
+        """A publish that no topic takes: to who subscribed here, and on other nodes."""
+        if self.express is None or not self.express.wanted(message.topic):
+            self.route(message, now_ms)
+            return
+        if message.retain:
+            self.retain(message)
+        self.route_express(message, self.express.send(message, now_ms), now_ms)
+
+    def route_express(self, message: Message, number: int, now_ms: int) -> None:
+        """Deliver what several nodes deliver, each to its own. `number`: by it they agree which of
+        them serves a shared group."""
+        match = self.index.match(message.topic)
+        for target in match.targets:
+            self.deliver(target, message, now_ms)
+        for group in match.groups:
+            if self.express is None or self.express.serves(group, number):
+                self.deliver_shared(group, message, now_ms)
+
     def retain(self, message: Message) -> None:
         """Keep it for its publisher. What came in by MQTT and was stored had its room held then
         (`has_room_to_retain`): its client has an answer that says it is retained."""
@@ -357,7 +392,7 @@ class Hub:
         if not self.has_room_to_retain(packet, principal, now_ms):
             packet.retain = False  # no subscriber is connected
         if binding is None or not binding.takes(packet.qos):
-            self.route(message_of(packet, now_ms, client_id), now_ms)
+            self.pass_on(message_of(packet, now_ms, client_id), now_ms)
             return
         by_client = binding.key_is_client_id
         key = (client_id if by_client else packet.topic).encode()

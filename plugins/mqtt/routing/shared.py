@@ -16,10 +16,11 @@ from lakemq.plugins.mqtt.wire.messages import Message
 class Group:
     """The members of one share name and filter."""
 
-    __slots__ = ("cursor", "members", "name")
+    __slots__ = ("cursor", "members", "name", "topic_filter")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, topic_filter: str = "") -> None:
         self.name = name
+        self.topic_filter = topic_filter
         self.members: list[Subscription] = []
         self.cursor = 0
         """Counts picks; strategies use it as they like."""

@@ -167,7 +167,7 @@ class SubscriptionIndex:
             self._changed(text, len(members.plain) - before)
         else:
             if group not in members.groups:
-                members.groups[group] = Group(group)
+                members.groups[group] = Group(group, text)
             self._changed(text, members.groups[group].add(subscription))
             if self.on_group is not None:
                 self.on_group(group, text)

@@ -30,6 +30,7 @@ from lakemq.broker_core.api.types import (
 from lakemq.plugins.mqtt.config import BindingSettings, MqttSettings
 from lakemq.plugins.mqtt.feeds.arrivals import Arrivals
 from lakemq.plugins.mqtt.feeds.cluster_feeds import ClusterFeeds
+from lakemq.plugins.mqtt.feeds.express import Express
 from lakemq.plugins.mqtt.feeds.history_reader import HistoryReader
 from lakemq.plugins.mqtt.feeds.reading import Salvage
 from lakemq.plugins.mqtt.homes.service import SharedSessions
@@ -144,6 +145,7 @@ class MqttEngine:
         self.shared.owner.on_kept = self.journal.forget_sessions
         self.draining = Draining(self.hub, broker)
         self.interest = InterestExchange(self.hub.index, broker.cluster_id)
+        self.express = Express(self.hub, self.interest.others, self.now_ms, self.after)
         self._logins = Logins(broker, self.now_ms)
         self._users = self._last_checkpoint_ms = self._last_system_ms = 0
         self.loop: asyncio.AbstractEventLoop
@@ -220,7 +222,8 @@ class MqttEngine:
         self.arrivals.release()
         feeds.begin()
         self.interest.start(self.broker)
-        self._taps.append(self.interest.stop)
+        self.express.start(self.broker)
+        self._taps += [self.express.stop, self.interest.stop]
         self._system.open()
         self._ticker = self.loop.call_later(TICK_S, self._tick)
 

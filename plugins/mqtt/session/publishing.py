@@ -5,6 +5,7 @@ Source: MQTT 5.0 sections 3.3 to 3.7, 4.3 (QoS).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from lakemq.broker_core.api.errors import StorageFull
@@ -24,7 +25,7 @@ from lakemq.plugins.mqtt.state.sessions import NOWHERE, Session
 from lakemq.plugins.mqtt.state.states import State
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.encoding import PUBACK, PUBCOMP, PUBREC, PUBREL
-from lakemq.plugins.mqtt.wire.messages import Place, message_of
+from lakemq.plugins.mqtt.wire.messages import Message, Place, message_of
 from lakemq.plugins.mqtt.wire.packets import (
     NO_PROPERTIES,
     V5,
@@ -166,8 +167,9 @@ def _pass_on(connection: Connection, packet: Publish, route: Route, now_ms: int)
     if route.delay_s is not None:
         _delay(connection, packet, route.delay_s, now_ms)
         return
-    # Delivered through memory alone: all subscribers have it, or have it queued, before the answer.
-    hub.route(message_of(packet, now_ms, connection.client_id), now_ms)
+    # Delivered through memory alone: all subscribers here have it, or have it queued, before the
+    # answer; those of other nodes soon.
+    hub.pass_on(message_of(packet, now_ms, connection.client_id), now_ms)
     if span is not None:
         end(span)
     if packet.qos:
@@ -485,6 +487,15 @@ def run(connection: Connection, packet: PublishRun, now_ms: int) -> None:
     connection.traffic.packets_received += packet.count - 1
     # the table may have been emptied since the run was taken for one; then too, it was allowed
     name = connection.express.get(packet.topic) or packet.topic.decode()
+    if hub.express is not None and hub.express.wanted(name):
+        for message in _messages(connection, packet, now_ms):
+            hub.pass_on(message, now_ms)
+        return
+    _run_here(connection, packet, name, now_ms)
+
+
+def _run_here(connection: Connection, packet: PublishRun, name: str, now_ms: int) -> None:
+    hub = connection.hub
     match = hub.index.match(name)
     version_5 = connection.version == V5
     rest: list[Target] = []
@@ -516,11 +527,16 @@ def run(connection: Connection, packet: PublishRun, now_ms: int) -> None:
                 "no_subscriber", connection.client_id, name, publishes=packet.count
             )
         return
-    decoder = Decoder(hub.limits.packet_max_bytes, hub.names, connection.version)
-    for one in decoder.feed(packet.packets):
-        assert isinstance(one, Publish)
-        message = message_of(one, now_ms, connection.client_id)
+    for message in _messages(connection, packet, now_ms):
         for target in rest:
             hub.deliver(target, message, now_ms)
         for group in match.groups:
             hub.deliver_shared(group, message, now_ms)
+
+
+def _messages(connection: Connection, packet: PublishRun, now_ms: int) -> Iterator[Message]:
+    hub = connection.hub
+    decoder = Decoder(hub.limits.packet_max_bytes, hub.names, connection.version)
+    for one in decoder.feed(packet.packets):
+        assert isinstance(one, Publish)
+        yield message_of(one, now_ms, connection.client_id)

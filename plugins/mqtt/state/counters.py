@@ -20,7 +20,11 @@ class Counters:
     publishes_failed: int = 0
     publishes_not_led: int = 0
     """Those of them whose partition no node led for too long."""
-    express_delivered: int = 0
+    express_sent: int = 0
+    """Publishes that no topic takes, to other nodes whose clients want them."""
+    express_received: int = 0
+    express_dropped: int = 0
+    """Those for nodes that could not be reached, or were slow."""
     packets_invalid: int = 0
     keep_alive_timeouts: int = 0
     wills_published: int = 0

@@ -15,6 +15,7 @@ from lakemq.broker_core.api.topic_filters import filters_overlap, matches
 from lakemq.broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Offset, Principal
 from lakemq.plugins.mqtt.bridge.records import BridgeRecordReader, packet_id_of
 from lakemq.plugins.mqtt.bridge.rules import Rule, Rules
+from lakemq.plugins.mqtt.feeds import express
 from lakemq.plugins.mqtt.homes import frames
 from lakemq.plugins.mqtt.homes.table import Claim, Owner
 from lakemq.plugins.mqtt.interest import frames as interest_frames
@@ -358,3 +359,13 @@ def interest(data: bytes) -> None:
         others.who("a/b")
         others.ended(peer)
         assert others.who("a/b") == ()
+
+
+@target("mqtt.express", seeds=[
+    express.pack([express.encode(Message("a/b", b"x", 1, False, 0, b"", 9, "d"), 7, 0)] * 2),
+])  # fmt: skip
+def express_batches(data: bytes) -> None:
+    """Publishes of another node: they are read whole, or refused."""
+    with contextlib.suppress(BadSnapshot):
+        for message, number in express.unpack(data, 1):
+            assert express.unpack(express.pack([express.encode(message, number, 1)]), 1)

@@ -48,6 +48,7 @@ TRANSACTIONS: Final = "unit/broker_core/transactions/test_transaction_counters.p
 DELIVERY: Final = "unit/mqtt/session/test_mqtt_delivery.py"
 DAMAGE: Final = "fault/cluster/test_damaged_disks.py"
 REPLICATION: Final = "unit/broker_core/replication/test_replication_metrics.py"
+EXPRESS: Final = "unit/mqtt/feeds/test_mqtt_express.py"
 SESSIONS: Final = "fault/cluster/test_mqtt_sessions.py"
 CHANNELS: Final = "integration/cluster/test_channels.py"
 ELSEWHERE: Final = {
@@ -121,6 +122,9 @@ ELSEWHERE: Final = {
     "mqtt.keep_alive.timeouts": f"{MISTAKES}:mqtt.keep_alive.timeouts",
     "mqtt.publishes.failed": f"{MISTAKES}:mqtt.publishes.failed",
     "mqtt.publishes.not_led": f"{CLUSTER}:mqtt.publishes.not_led",
+    "mqtt.express.dropped": f"{EXPRESS}:express_dropped",
+    "mqtt.express.received": f"{EXPRESS}:express_received",
+    "mqtt.express.sent": f"{EXPRESS}:express_sent",
     "mqtt.records.unreadable": "unit/mqtt/state/test_mqtt_stored_records.py:records_unreadable",
     "mqtt.replays": "unit/mqtt/routing/test_mqtt_history.py:hub.histories",
     "mqtt.sessions.left": f"{SESSIONS}:sessions_left",
