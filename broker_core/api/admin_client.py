@@ -45,7 +45,11 @@ class Refused(Exception):
 
 
 def ask(
-    node: AdminOptions, path: str, method: str = "GET", body: dict[str, Any] | None = None
+    node: AdminOptions,
+    path: str,
+    method: str = "GET",
+    body: dict[str, Any] | None = None,
+    timeout_s: float = _TIMEOUT_S,
 ) -> bytes:
     """As `ask_admin`. Raises Refused."""
     base = node.admin if node.admin.startswith(("http://", "https://")) else f"http://{node.admin}"
@@ -59,7 +63,7 @@ def ask(
         tls = ssl.create_default_context(cafile=node.tls_ca or None)
         if node.tls_cert:
             tls.load_cert_chain(node.tls_cert, node.tls_key or None)
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=tls) as answer:
+        with urllib.request.urlopen(request, timeout=timeout_s, context=tls) as answer:
             return bytes(answer.read(_ANSWER_MAX_BYTES))
     except urllib.error.HTTPError as error:
         raise _refused(error) from None

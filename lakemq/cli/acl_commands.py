@@ -22,6 +22,7 @@ from lakemq.broker_core.security.authz.rule_book import RuleBook
 from lakemq.broker_core.security.authz.rules import ALIASES, check_rule, reason_of
 from lakemq.broker_core.security.catalog_forms import acl_rules_of, rule_of
 from lakemq.broker_core.security.settings import SecuritySettings
+from lakemq.cli.completion import rule_ids, user_names
 from lakemq.cli.meta_access import ask_meta
 from lakemq.meta_service.api.auth import canonical_kind, kind_complaint
 from lakemq.meta_service.api.types import MetaClient
@@ -142,7 +143,7 @@ def _conditions(rule: Rule) -> str:
 @acl.command("delete")
 @option_groups
 def delete(
-    rule_id: str,
+    rule_id: Annotated[str, typer.Argument(autocompletion=rule_ids)],
     *,
     members: MetaOptions,
 ) -> None:
@@ -156,7 +157,10 @@ def delete(
 def test_rules(
     operation: Annotated[str, typer.Option("--operation", "-o")],
     resource: Annotated[str, typer.Option("--resource", "-r", help="KIND:NAME")],
-    user: Annotated[str, typer.Option("--user", "-u", help="Else: an anonymous client.")] = "",
+    user: Annotated[
+        str,
+        typer.Option("--user", "-u", help="Else: an anonymous client.", autocompletion=user_names),
+    ] = "",
     role: Annotated[list[str] | None, typer.Option("--role", help="Repeatable.")] = None,
     client_id: Annotated[str, typer.Option("--client-id")] = "",
     qos: Annotated[int | None, typer.Option("--qos", min=0, max=2)] = None,

@@ -22,6 +22,7 @@ from lakemq.broker_core.api.command_line import (
     print_table,
     time_ms,
 )
+from lakemq.broker_core.api.command_line.completion import listed_names
 from lakemq.spark_plugin.cli.explained_table import ExplainedTable, row_station
 from lakemq.spark_plugin.cli.options import ExportIdOptions, TableOptions
 
@@ -45,7 +46,14 @@ def explain(
     topic_name: Annotated[
         str, typer.Option(metavar="NAME", help="MQTT topic name that it was published to.")
     ] = "",
-    client: Annotated[str, typer.Option(metavar="ID", help="Client id of its publisher.")] = "",
+    client: Annotated[
+        str,
+        typer.Option(
+            metavar="ID",
+            help="Client id of its publisher.",
+            autocompletion=listed_names("mqtt/clients", "client_id"),
+        ),
+    ] = "",
     since: Annotated[
         str, typer.Option(metavar="TIME", help="Not older: 15m, 2h, 1d ago, or an ISO 8601 time.")
     ] = "1h",

@@ -19,6 +19,7 @@ from lakemq.broker_core.api.command_line import (
     progress,
     say,
 )
+from lakemq.cli.completion import member_ids
 from lakemq.cli.meta_access import credentials_of, run_meta
 from lakemq.meta_service.api.errors import MetaError
 from lakemq.meta_service.api.types import MetaStatus
@@ -137,7 +138,10 @@ def snapshot(members: MetaOptions) -> None:
 @option_groups
 def transfer(
     member: Annotated[
-        str, typer.Argument(help="The new leader; default: one that has the whole log.")
+        str,
+        typer.Argument(
+            help="The new leader; default: one that has the whole log.", autocompletion=member_ids
+        ),
     ] = "",
     *,
     members: MetaOptions,
@@ -153,7 +157,9 @@ def transfer(
 @meta.command()
 @option_groups
 def promote(
-    member: Annotated[str, typer.Argument(help="Id of a learner that has caught up.")],
+    member: Annotated[
+        str, typer.Argument(help="Id of a learner that has caught up.", autocompletion=member_ids)
+    ],
     *,
     members: MetaOptions,
 ) -> None:
@@ -169,7 +175,7 @@ def promote(
 @meta.command()
 @option_groups
 def remove(
-    member: Annotated[str, typer.Argument(help="Id of a member.")],
+    member: Annotated[str, typer.Argument(help="Id of a member.", autocompletion=member_ids)],
     *,
     members: MetaOptions,
 ) -> None:

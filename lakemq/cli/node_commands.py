@@ -23,6 +23,7 @@ from lakemq.broker_core.api.command_line import (
     say,
 )
 from lakemq.cli.cluster_commands import AtOnce
+from lakemq.cli.completion import node_ids
 from lakemq.cli.meta_access import ask_meta, credentials_of, run_meta
 from lakemq.meta_service.api.errors import InvalidArgument, NotFound
 from lakemq.meta_service.api.types import (
@@ -48,7 +49,7 @@ _FIGURES: Final = (
 )
 """Columns of heartbeats' figures: (name, figure, format)."""
 node = typer.Typer(no_args_is_help=True, help="Nodes: list, drain, decommission, remove.")
-Node = Annotated[str, typer.Argument(metavar="NODE", help="A node id.")]
+Node = Annotated[str, typer.Argument(metavar="NODE", help="A node id.", autocompletion=node_ids)]
 
 
 @node.command("list")

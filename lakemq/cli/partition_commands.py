@@ -21,6 +21,7 @@ from lakemq.broker_core.api.command_line import (
     print_table,
     say,
 )
+from lakemq.cli.completion import node_ids, partitions, topic_names
 from lakemq.cli.meta_access import ask_meta
 from lakemq.meta_service.api.errors import CompareFailed, NotFound
 from lakemq.meta_service.api.partition_health import (
@@ -42,7 +43,10 @@ partition = typer.Typer(no_args_is_help=True, help="Partitions: list, move, elec
 @option_groups
 def list_partitions(
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", help="Only of this topic; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--topic", "-t", help="Only of this topic; repeatable.", autocompletion=topic_names
+        ),
     ] = None,
     leaderless: Annotated[bool, typer.Option("--leaderless", help="That no node leads.")] = False,
     under_min_in_sync: Annotated[
@@ -126,7 +130,10 @@ def _place(text: str) -> Place:
 
 
 Partition = Annotated[
-    Place, typer.Argument(metavar="TOPIC/NUMBER", parser=_place, help="Such as readings/3.")
+    Place,
+    typer.Argument(
+        metavar="TOPIC/NUMBER", parser=_place, help="Such as readings/3.", autocompletion=partitions
+    ),
 ]
 
 
@@ -135,7 +142,13 @@ Partition = Annotated[
 def move(
     place: Partition,
     to: Annotated[
-        str, typer.Option("--to", metavar="NODES", help="By commas, the preferred leader first.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="NODES",
+            help="By commas, the preferred leader first.",
+            autocompletion=node_ids,
+        ),
     ],
     *,
     members: MetaOptions,
@@ -170,7 +183,13 @@ def elect(
         typer.Option("--unclean", help="A replica that lacks acknowledged records may lead."),
     ] = False,
     to: Annotated[
-        str, typer.Option("--to", metavar="NODE", help="With --unclean: the replica that leads.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="NODE",
+            help="With --unclean: the replica that leads.",
+            autocompletion=node_ids,
+        ),
     ] = "",
     *,
     members: MetaOptions,

@@ -16,6 +16,7 @@ from lakemq.broker_core.api.command_line import (
     say,
 )
 from lakemq.broker_core.security.settings import QuotaSettings
+from lakemq.cli.completion import quota_holders
 from lakemq.cli.meta_access import ask_meta
 from lakemq.meta_service.api.auth import Quota
 
@@ -23,7 +24,12 @@ quota = typer.Typer(
     no_args_is_help=True,
     help="Rate limits of principals on each node; requests above them are delayed.",
 )
-Who = Annotated[str, typer.Argument(metavar="WHO", help="user:NAME, role:NAME, anonymous or any.")]
+Who = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHO", help="user:NAME, role:NAME, anonymous or any.", autocompletion=quota_holders
+    ),
+]
 Limit = Annotated[int | None, typer.Option(min=1)]
 
 

@@ -20,7 +20,8 @@ from lakemq.broker_core.api.command_line import (
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.security.authn.passwords import with_password
 from lakemq.broker_core.security.authn.users import UserRecord, check_roles, check_user_name
-from lakemq.cli.user_store import FileStore, MetaStore, UserStore
+from lakemq.cli.completion import user_names
+from lakemq.cli.users.user_store import FileStore, MetaStore, UserStore
 
 user = typer.Typer(
     no_args_is_help=True,
@@ -37,6 +38,7 @@ File = Annotated[
         help="A password file, in place of the MetaService.",
     ),
 ]
+Name = Annotated[str, typer.Argument(help="A user.", autocompletion=user_names)]
 Roles = Annotated[
     list[str] | None, typer.Option("--role", "-r", metavar="ROLE", help="A role; repeatable.")
 ]
@@ -93,7 +95,7 @@ def add(
 @user.command("passwd")
 @option_groups
 def passwd(
-    name: str,
+    name: Name,
     file: File = None,
     password_stdin: FromStdin = False,
     *,
@@ -111,7 +113,7 @@ def passwd(
 @user.command("roles")
 @option_groups
 def roles(
-    name: str,
+    name: Name,
     file: File = None,
     role: Roles = None,
     *,
@@ -131,7 +133,7 @@ def roles(
 @user.command("delete")
 @option_groups
 def delete(
-    name: str,
+    name: Name,
     file: File = None,
     *,
     members: MetaOptions,

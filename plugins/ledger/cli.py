@@ -12,6 +12,7 @@ import typer
 
 from lakemq.broker_core.api.admin_client import ask_admin
 from lakemq.broker_core.api.command_line import AdminOptions, option_groups, print_table
+from lakemq.broker_core.api.command_line.completion import listed_names
 
 _PAGE = 500
 _PARTITION = ("topic", "partition", "devices", "records", "lag", "unread", "deleted", "evicted")
@@ -23,7 +24,12 @@ _DEVICE = (
 
 @option_groups
 def ledger(
-    topic: Annotated[str, typer.Argument(help="Show this topic's devices.")] = "",
+    topic: Annotated[
+        str,
+        typer.Argument(
+            help="Show this topic's devices.", autocompletion=listed_names("topics", "name")
+        ),
+    ] = "",
     device: Annotated[str, typer.Option("--device", help="Only the one of this name.")] = "",
     text: Annotated[str, typer.Option("--match", help="A text in the device's name.")] = "",
     sort: Annotated[

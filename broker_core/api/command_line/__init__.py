@@ -1,6 +1,7 @@
 """What the commands of every package share: options, output, exit codes."""
 
 from lakemq.broker_core.api.command_line.options import (
+    NAMES_MAX,
     AdminOptions,
     BrokerOptions,
     MetaOptions,
@@ -21,6 +22,7 @@ from lakemq.broker_core.api.command_line.output import (
 from lakemq.broker_core.api.command_line.times import clock, duration, time_ms
 
 __all__ = [
+    "NAMES_MAX",
     "AdminOptions",
     "BrokerOptions",
     "ExitCode",

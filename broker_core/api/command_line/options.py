@@ -27,6 +27,8 @@ import typer
 
 from lakemq.broker_core.api.command_line.output import Output, printed_as
 
+NAMES_MAX: Final = 500
+"""Names that a shell is given to complete: more are no help to who types; some shells get slow."""
 _CONNECTION: Final = "Connection"
 _OUTPUT: Final = "Output"
 TlsCert = Annotated[

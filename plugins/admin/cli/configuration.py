@@ -20,18 +20,39 @@ from lakemq.broker_core.api.command_line import (
     progress,
     say,
 )
+from lakemq.broker_core.api.command_line.completion import listed_names
 from lakemq.plugins.admin.cli.asking import listed
 
 configuration = typer.Typer()
+_NODES = listed_names("nodes", "node")
 Node = Annotated[
-    str, typer.Option("--node", metavar="NODE", help="Of this node; else of the one that is asked.")
+    str,
+    typer.Option(
+        "--node",
+        metavar="NODE",
+        help="Of this node; else of the one that is asked.",
+        autocompletion=_NODES,
+    ),
 ]
 OneNode = Annotated[
-    str, typer.Option("--node", metavar="NODE", help="Of this node alone; else of all nodes.")
+    str,
+    typer.Option(
+        "--node",
+        metavar="NODE",
+        help="Of this node alone; else of all nodes.",
+        autocompletion=_NODES,
+    ),
 ]
 
 
-Setting = Annotated[str, typer.Argument(metavar="SETTING", help="Like topics.retention_ms.")]
+Setting = Annotated[
+    str,
+    typer.Argument(
+        metavar="SETTING",
+        help="Like topics.retention_ms.",
+        autocompletion=listed_names("settings", "setting"),
+    ),
+]
 Scope = Annotated[
     str, typer.Option("--scope", metavar="SCOPE", help="cluster, or node=ID for one node.")
 ]

@@ -21,6 +21,7 @@ from lakemq.broker_core.api.command_line import (
     print_table,
     say,
 )
+from lakemq.broker_core.api.command_line.completion import listed_names
 from lakemq.plugins.admin.cli.asking import listed
 
 key = typer.Typer(
@@ -84,7 +85,14 @@ def list_keys(
 @key.command("revoke")
 @option_groups
 def revoke(
-    key_id: Annotated[str, typer.Argument(metavar="KEY", help="Id of a key, as `list` shows it.")],
+    key_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY",
+            help="Id of a key, as `list` shows it.",
+            autocompletion=listed_names("keys", "id"),
+        ),
+    ],
     *,
     node: AdminOptions,
 ) -> None:

@@ -110,7 +110,7 @@ class MqttAdmin:
             AdminRoute("DELETE", one, self.kick, Kicked, KickQuery, own=True),
             AdminRoute("GET", "mqtt/explain", self.explain, MqttExplained, ExplainQuery, own=True),
             self._slow(),
-            AdminRoute("DELETE", "mqtt/slow", self.forget_slow, None, OwnQuery, own=True),
+            AdminRoute("DELETE", "mqtt/slow", self.forget_slow, None, EveryQuery, own=True),
             self._bans(),
             AdminRoute("POST", "mqtt/bans", self.ban, BanMade, OwnQuery, BanBody, own=True),
             AdminRoute("DELETE", "mqtt/bans/{kind}/{value}", self.lift, None, EveryQuery, own=True),
@@ -227,7 +227,7 @@ class MqttAdmin:
         return await explainer.explain(expect(asked.asked, ExplainQuery))
 
     async def forget_slow(self, asked: AdminRequest) -> object:
-        """Forget which clients were slow."""
+        """Forget which clients were slow, on one node or on all."""
         self._hub.delivery.slow.clear()
         return {}
 

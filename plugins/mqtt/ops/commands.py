@@ -17,6 +17,7 @@ from lakemq.broker_core.api.command_line import (
     progress,
     say,
 )
+from lakemq.broker_core.api.command_line.completion import listed_names
 
 mqtt = typer.Typer(no_args_is_help=True, help="MQTT clients of a node, slow ones, bans.")
 
@@ -27,6 +28,9 @@ _TIMES = {
     "until_ms": "until",
 }
 """What is a time, and its heading."""
+
+
+ClientId = Annotated[str, typer.Argument(autocompletion=listed_names("mqtt/clients", "client_id"))]
 
 
 def _ask(node: AdminOptions, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -87,7 +91,7 @@ def list_clients(
 
 @mqtt.command("client")
 @option_groups
-def show_client(client_id: str, *, node: AdminOptions) -> None:
+def show_client(client_id: ClientId, *, node: AdminOptions) -> None:
     """Show all about one client."""
     found = _ask(node, "GET", f"clients/{quote(client_id, safe='')}")
     rows = []
@@ -100,7 +104,7 @@ def show_client(client_id: str, *, node: AdminOptions) -> None:
 @mqtt.command("kick")
 @option_groups
 def kick_client(
-    client_id: str,
+    client_id: ClientId,
     session: Annotated[bool, typer.Option("--session", help="End its session, too.")] = False,
     *,
     node: AdminOptions,
@@ -125,13 +129,13 @@ def _nodes_of(node: AdminOptions, client_id: str) -> list[str]:
 @mqtt.command("slow")
 @option_groups
 def list_slow(
-    clear: Annotated[bool, typer.Option("--clear", help="Forget them.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Forget them, on all nodes.")] = False,
     *,
     node: AdminOptions,
 ) -> None:
     """List slow subscribers, slowest first."""
     if clear:
-        _ask(node, "DELETE", "slow")
+        _ask(node, "DELETE", "slow?node=*")
         say("forgotten", cleared=True)
         return
     found = _ask(node, "GET", "slow?limit=500")["data"]
@@ -168,7 +172,7 @@ def ban(
 @option_groups
 def unban(
     kind: str,
-    value: str,
+    value: Annotated[str, typer.Argument(autocompletion=listed_names("mqtt/bans", "value"))],
     all_nodes: Annotated[bool, typer.Option("--all-nodes", help="On every node.")] = False,
     *,
     node: AdminOptions,

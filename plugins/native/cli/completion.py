@@ -13,13 +13,11 @@ from typing import Annotated, Final
 
 import typer
 
-from lakemq.broker_core.api.command_line import BrokerOptions
+from lakemq.broker_core.api.command_line import NAMES_MAX, BrokerOptions
 from lakemq.plugins.native.cli.connection import login_for, tls_of
 from lakemq.plugins.native.sdk import SyncClient
 
 _TIMEOUT_S: Final = 1.0
-_NAMES_MAX: Final = 500
-"""More are no help to who types; some shells get slow."""
 
 
 def topic_names(context: typer.Context, incomplete: str) -> list[str]:
@@ -53,7 +51,7 @@ def _names(
             found = {name for name in ask(client) if name.startswith(incomplete)}
     except Exception:  # whatever it is, a shell would print it into the line that is being typed
         return []
-    return sorted(found)[:_NAMES_MAX]
+    return sorted(found)[:NAMES_MAX]
 
 
 TopicName = Annotated[str, typer.Argument(autocompletion=topic_names)]

@@ -131,3 +131,4 @@ def test_web_pages_change_nothing(node: NodeProcess) -> None:
         assert ask(node, "DELETE", "mqtt/slow", headers=headers).status in (403, 415), headers
     own = {"Origin": f"http://{node.addresses['admin']}", "Sec-Fetch-Site": "same-origin"}
     assert ask(node, "DELETE", "mqtt/slow", headers=own).status == 200
+    assert ask(node, "DELETE", "mqtt/slow?node=*", headers=own).json == {"nodes": ["node-1"]}

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import time
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 
 import lakemq
 from lakemq.cli.main import _add_plugin_commands, app
+from tests.support.node.admin_api import ask
 from tests.support.node.node import NodeProcess, unique
 from tests.support.terminal import LAKEMQ, PLAIN, Terminal
 
@@ -84,13 +86,82 @@ def test_names_for_other_shells(shell: str, node: NodeProcess, names: tuple[str,
     assert "version" in complete(shell, "ver")
 
 
+def test_names_that_the_metaservice_keeps(node: NodeProcess, names: tuple[str, str]) -> None:
+    topic, _ = names
+    user, rule = unique("completed-user"), unique("completed-rule")
+    there = f"--address {node.addresses['meta']}"
+    ask(node, "POST", "users", {"name": user, "password": "secret-99"})
+    rule_of = {"who": [f"user:{user}"], "operations": ["read"], "resource": "topic:x", "id": rule}
+    made = ask(node, "POST", "rules", rule_of)
+    ask(node, "PUT", f"quotas/user:{user}", {"records_per_s": 7})
+    (key,) = (ask(node, "POST", "keys", {"says": "completed"}).json["id"],)
+    for line, name in (
+        (f"node drain {there} no", "node-1"),
+        (f"meta transfer {there} no", "node-1"),
+        (f"meta remove {there} ", "node-1"),
+        (f"partition move {topic}/0 {there} --to ", "node-1"),
+        (f"partition move {topic}/0 {there} --to other,n", "other,node-1"),
+        (f"partition elect {there} {topic}", f"{topic}/0"),
+        (f"partition list {there} --topic completed-t", topic),
+        (f"user passwd {there} completed-u", user),
+        (f"user delete {there} ", user),
+        (f"acl test {there} -o read -r topic:x --user completed-u", user),
+        (f"acl delete {there} completed-r", made.json["ids"][0]),
+        (f"quota delete {there} user:completed-u", f"user:{user}"),
+    ):
+        assert name in complete("fish", line), line
+    # No user of its own, though it is kept beside them.
+    assert key not in complete("fish", f"user delete {there} ")
+    assert topic not in complete("fish", f"partition list {there} --topic node")
+    assert "__" not in complete("fish", f"partition list {there} --topic ")
+
+
+def test_names_that_the_admin_api_tells(node: NodeProcess, names: tuple[str, str]) -> None:
+    there = f"--admin {node.addresses['admin']}"
+    made = ask(node, "POST", "keys", {"says": unique("completed")}).json["id"]
+    banned = unique("completed-client")
+    ask(node, "POST", "mqtt/bans", {"kind": "client_id", "value": banned, "seconds": 60})
+    for line, name in (
+        (f"config diff {there} --node no", "node-1"),
+        (f"config get {there} topics.reten", "topics.retention_ms"),
+        (f"key revoke {there} {made[:2]}", made),
+        (f"mqtt unban {there} client_id completed-c", banned),
+        (f"ledger {there} completed-t", names[0]),
+    ):
+        assert name in complete("fish", line), line
+
+
+def test_users_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    for user in ("ann", "ben"):
+        made = CliRunner().invoke(
+            app, ["user", "add", user, "--file", str(file), "--password-stdin"], input="secret-9\n"
+        )
+        assert made.exit_code == 0, made.stderr
+    assert complete("fish", f"user delete --file {file} a").split() == ["ann"]
+    file.write_text("nonsense\n")
+    assert complete("fish", f"user delete --file {file} a").strip() == ""
+
+
 def test_no_broker_is_no_name_and_no_word() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         assert complete("fish", f"topic describe --bootstrap {address} a").strip() == ""
         assert time.monotonic() - began < 8
+        for line in (
+            f"node drain --address {address} a",
+            f"config diff --admin {address} --node a",
+        ):
+            began = time.monotonic()
+            assert complete("fish", line).strip() == ""
+            assert time.monotonic() - began < 8
     assert complete("fish", "topic describe --bootstrap 127.0.0.1:1 a").strip() == ""
+    for line in (
+        "meta remove --address 127.0.0.1:1 a", "user delete --address nonsense --tls-ca /none a",
+        "mqtt kick --admin 127.0.0.1:1 a", "mqtt kick --admin nonsense --tls-ca /none a",
+    ):  # fmt: skip
+        assert complete("fish", line).strip() == "", line
     assert complete("fish", "topic describe --bootstrap nonsense --tls-ca /none a").strip() == ""
 
 

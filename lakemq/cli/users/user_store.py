@@ -10,7 +10,7 @@ from lakemq.broker_core.api.command_line import MetaOptions
 from lakemq.broker_core.security.authn.users import UserRecord
 from lakemq.broker_core.security.catalog_forms import record_of, user_of
 from lakemq.cli.meta_access import ask_meta
-from lakemq.cli.user_file import put_user, remove_user, users_of
+from lakemq.cli.users.user_file import put_user, remove_user, users_of
 
 
 class UserStore(Protocol):

@@ -1,0 +1,1 @@
+"""Where `lakemq user` keeps users."""
