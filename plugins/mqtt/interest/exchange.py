@@ -14,6 +14,7 @@ from lakemq.plugins.mqtt.interest.frames import Members, decode
 from lakemq.plugins.mqtt.interest.hashes import Hasher
 from lakemq.plugins.mqtt.interest.others import OthersInterest
 from lakemq.plugins.mqtt.interest.own import GroupKey, OwnInterest
+from lakemq.plugins.mqtt.interest.picking import Sharing
 from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
 from lakemq.plugins.mqtt.state.stored_values import BadSnapshot
 
@@ -28,12 +29,14 @@ _log: Final = logging.getLogger(__name__)
 class InterestExchange(ChannelEvents):
     """Lives on the event loop."""
 
-    def __init__(self, index: SubscriptionIndex, cluster_id: str) -> None:
-        hasher = Hasher(cluster_id)
+    def __init__(self, index: SubscriptionIndex, broker: Broker, strategy: str) -> None:
+        """`strategy`: by which shared groups pick their members."""
+        hasher = Hasher(broker.cluster_id)
         self.own = OwnInterest(hasher, self._count)
         self.others = OthersInterest(hasher)
         self.on_change: Callable[[], None] = lambda: None
         """Called when what another node wants has changed: filters or members of groups."""
+        self.sharing = Sharing(broker.node_id, self._count, self.others.groups, strategy)
         self._index = index
         self._channel: Channel | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -74,6 +77,8 @@ class InterestExchange(ChannelEvents):
 
     def _group(self, name: str, topic_filter: str) -> None:
         self.own.group_changed((name, topic_filter))
+        self.sharing.changed()
+        self.on_change()
         self._tell_soon()
 
     def _count(self, key: GroupKey) -> Members:
@@ -122,12 +127,12 @@ class InterestExchange(ChannelEvents):
     def begun(self, peer: Peer) -> None:
         """It tells everything soon."""
         self.others.begun(peer)
-        self.on_change()
+        self._others_changed()
 
     def ended(self, peer: Peer) -> None:
         """Nothing is known of it."""
         self.others.ended(peer)
-        self.on_change()
+        self._others_changed()
 
     def message(self, peer: Peer, payload: bytes) -> None:
         """What it wants."""
@@ -138,4 +143,8 @@ class InterestExchange(ChannelEvents):
             self.others.begun(peer)  # nothing is known of it until it tells everything
             return
         self.others.said(peer, said)
+        self._others_changed()
+
+    def _others_changed(self) -> None:
+        self.sharing.changed()
         self.on_change()

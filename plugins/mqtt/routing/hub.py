@@ -71,6 +71,9 @@ class Hub:
     """The MQTT side of one node."""
 
     traces: Traces | None = None
+    takes: Callable[[Group, Message, int], bool] | None = None
+    """Whether a message of a shared group goes to one of its members here; None: always, there
+    are no members elsewhere."""
     has_peers = False
     """Whether other nodes hold what is retained here, too."""
 
@@ -275,7 +278,8 @@ class Hub:
         for target in match.targets:
             self.deliver(target, message, now_ms)
         for group in match.groups:
-            self.deliver_shared(group, message, now_ms)
+            if self.takes is None or self.takes(group, message, now_ms):
+                self.deliver_shared(group, message, now_ms)
         if message.place is None and message.origin and not (match.targets or match.groups):
             self.delivery.decisions.note("no_subscriber", message.origin, message.topic)
 

@@ -44,6 +44,7 @@ from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.outbox import Effects
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.server.logins import Logins
+from lakemq.plugins.mqtt.server.shared_groups import SharedGroups
 from lakemq.plugins.mqtt.server.state_store import MqttJournal
 from lakemq.plugins.mqtt.server.system_channel import SystemChannel
 from lakemq.plugins.mqtt.session.connection import Connection
@@ -143,10 +144,10 @@ class MqttEngine:
         self.journal.save_shared = self.shared.save
         self.journal.shared_writes = self.shared.owner.writing
         self.shared.owner.on_kept = self.journal.forget_sessions
-        self.draining = Draining(self.hub, broker)
-        self.interest = InterestExchange(self.hub.index, broker.cluster_id)
+        self.draining, self._logins = Draining(self.hub, broker), Logins(broker, self.now_ms)
+        self.interest = InterestExchange(self.hub.index, broker, settings.shared_strategy)
+        self._groups = SharedGroups(self.hub, self.interest, self.later, self.after, self.now_ms)
         self.express = Express(self.hub, self.interest.others, self.now_ms, self.after)
-        self._logins = Logins(broker, self.now_ms)
         self._users = self._last_checkpoint_ms = self._last_system_ms = 0
         self.loop: asyncio.AbstractEventLoop
         self.on_tick: list[Callable[[], None]] = []
@@ -453,6 +454,7 @@ class MqttEngine:
             self._last_system_ms = now_ms
             self._system.publish()
             self.hub.bans.forget(now_ms)
+        self._groups.tick()
         for call in self.on_tick:
             call()
         self.after()

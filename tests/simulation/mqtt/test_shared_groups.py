@@ -1,0 +1,220 @@
+"""Goal: a message of a shared group that has members on several nodes is given to one of them in
+calm times, and to one at least whatever happens: members come and go, nodes hear of it late, and
+die.
+
+Method: nodes with the real `Sharing` hear the same messages, each in its own time. Each rule taken
+away loses messages in some seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lakemq.plugins.mqtt.interest import picking
+from lakemq.plugins.mqtt.interest.frames import Members
+from lakemq.plugins.mqtt.interest.picking import Sharing, _pick
+from lakemq.plugins.mqtt.wire.messages import Message, Place
+from tests.support.seeds import seeds
+
+KEY = ("g", "t/#")
+NODES = ("a", "b", "c")
+STEP_MS = 20
+NEWS_MAX_MS = 300
+"""How late a node hears of members of another one."""
+LAG_MAX_MS = 300
+"""How late it handles a message."""
+DEATH_MAX_MS = 4_000
+"""How late it hears that another one is dead."""
+CALM_MS = DEATH_MAX_MS + picking.OVERLAP_MS + NEWS_MAX_MS + LAG_MAX_MS
+
+
+class Node:
+    def __init__(self, world: World, name: str, at: int) -> None:
+        self.world, self.name = world, name
+        self.known: dict[str, Members] = {}
+        self.at = at
+        self.alive = True
+        self.sharing = Sharing(name, self.own, lambda key: self.known, "round_robin")
+
+    def own(self, key: tuple[str, str]) -> Members:
+        return self.world.members[self.name]
+
+    def deliver(self, message: Message) -> None:
+        assert message.place is not None
+        if any(self.own(KEY)):
+            self.world.delivered[message.place.offset] += 1
+
+    def handle(self) -> None:
+        message, _ = self.world.messages[self.at]
+        self.at += 1
+        if any(self.own(KEY)) and self.sharing.takes(KEY, message, self.world.now_ms):
+            self.deliver(message)
+
+    def look(self) -> None:
+        for missed in self.sharing.missed(self.world.now_ms):
+            self.deliver(missed.message)
+
+
+class World:
+    """Node `a` lives, and has a connected member all the while."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.now_ms = 0
+        self.members = {name: Members(self.rng.randrange(3), 0) for name in NODES}
+        self.members["a"] = Members(1, 0)
+        self.messages: list[tuple[Message, int]] = []
+        self.delivered: Counter[int] = Counter()
+        self.news: list[tuple[int, str, str, Members | None]] = []
+        self.changes: list[int] = []
+        self.nodes = {name: Node(self, name, 0) for name in NODES}
+        for name in NODES:
+            self.tell(name)
+
+    def tell(self, name: str, late_ms: int = NEWS_MAX_MS) -> None:
+        members = self.members[name] if self.nodes[name].alive else None
+        for other in NODES:
+            if other != name:
+                self.send(other, name, members, late_ms)
+
+    def send(self, to: str, about: str, members: Members | None, late_ms: int) -> None:
+        """In order, as a channel does."""
+        before = max((one[0] for one in self.news if one[1:3] == (to, about)), default=0)
+        due_ms = max(before, self.now_ms + self.rng.randrange(late_ms))
+        self.news.append((due_ms, to, about, members))
+
+    def change(self, name: str) -> None:
+        self.changes.append(self.now_ms)
+        least = int(name == "a")
+        connected = self.rng.randrange(least, 4)
+        self.members[name] = Members(connected, self.rng.randrange(3))
+        self.nodes[name].sharing.changed()
+        self.tell(name)
+
+    def die(self, name: str) -> None:
+        self.changes.append(self.now_ms)
+        self.nodes[name].alive = False
+        self.tell(name, DEATH_MAX_MS)
+
+    def start(self, name: str) -> None:
+        self.changes.append(self.now_ms)
+        self.members[name] = Members(0, 0)
+        self.nodes[name] = Node(self, name, len(self.messages))
+        for other in NODES:
+            if other != name and self.nodes[other].alive:
+                self.send(name, other, self.members[other], NEWS_MAX_MS)
+
+    def step(self, stirs: bool) -> None:
+        self.now_ms += STEP_MS
+        self.hear_news()
+        offset = len(self.messages)
+        message = Message("t/1", b"x", 1, False, 0, place=Place("t", 0, offset))
+        self.messages.append((message, self.now_ms))
+        if stirs:
+            self.stir()
+        for node in self.nodes.values():
+            while node.alive and node.at < len(self.messages):
+                late = self.now_ms - self.messages[node.at][1]
+                if late < LAG_MAX_MS and self.rng.random() < 0.6:
+                    break
+                node.handle()
+            if node.alive:
+                node.look()
+
+    def hear_news(self) -> None:
+        for one in [each for each in self.news if each[0] <= self.now_ms]:
+            self.news.remove(one)
+            _, to, about, members = one
+            if members is not None and not self.nodes[about].alive:
+                continue
+            node = self.nodes[to]
+            if members is None or not any(members):
+                node.known.pop(about, None)
+            else:
+                node.known[about] = members
+            node.sharing.changed()
+
+    def stir(self) -> None:
+        rng = self.rng
+        if rng.random() < 0.02:
+            self.change(rng.choice([name for name in NODES if self.nodes[name].alive]))
+        if rng.random() < 0.003:
+            name = rng.choice(NODES[1:])
+            if self.nodes[name].alive:
+                self.die(name)
+            elif self.now_ms - max(self.changes) > DEATH_MAX_MS:
+                self.start(name)
+
+
+def run(seed: int) -> tuple[list[int], list[int]]:
+    """Messages that nobody got; those of calm times that several got."""
+    world = World(seed)
+    for _ in range(1_000):
+        world.step(stirs=True)
+    for _ in range((CALM_MS + picking.KEPT_MS) // STEP_MS):
+        world.step(stirs=False)
+    lost, twice = [], []
+    for offset, (_, at_ms) in enumerate(world.messages[: -2 * LAG_MAX_MS // STEP_MS]):
+        if not world.delivered[offset]:
+            lost.append(offset)
+        calm = at_ms > CALM_MS and all(abs(at_ms - each) > CALM_MS for each in world.changes)
+        if calm and world.delivered[offset] > 1:
+            twice.append(offset)
+    return lost, twice
+
+
+@pytest.mark.parametrize("seed", seeds(60))
+def test_none_is_lost_and_none_comes_twice_in_calm_times(seed: int) -> None:
+    assert run(seed) == ([], [])
+
+
+def _forgets(self: Sharing, key: Any, group: Any, now_ms: int) -> None:
+    while group.kept:
+        self._drop_oldest(group)
+
+
+def _only_recent(self: Sharing, key: Any, group: Any, now_ms: int) -> None:
+    while group.kept and now_ms - group.kept[0].at_ms >= picking.OVERLAP_MS:
+        self._drop_oldest(group)
+    LOOK_AGAIN(self, key, group, now_ms)
+
+
+def _newest_alone(self: Sharing, key: Any, message: Message, now_ms: int) -> bool:
+    self._refreshed(key, now_ms).before = []
+    return TAKES(self, key, message, now_ms)
+
+
+TAKES = Sharing.takes
+LOOK_AGAIN = Sharing._look_again
+
+
+@pytest.mark.parametrize(
+    ("rule", "broken"),
+    [("_look_again", _forgets), ("takes", _newest_alone), ("_look_again", _only_recent)],
+    ids=["forgets", "newest-view-alone", "only-recent"],
+)
+def test_each_rule_is_needed(
+    monkeypatch: pytest.MonkeyPatch, rule: str, broken: Callable[..., Any]
+) -> None:
+    monkeypatch.setattr(Sharing, rule, broken)
+    assert any(run(seed)[0] for seed in range(60))
+
+
+def test_nodes_get_what_their_members_are_due() -> None:
+    view = (("a", 1), ("b", 2), ("c", 5))
+    found = Counter(_pick(view, f"g\0t/#\0t/0/{number}") for number in range(8_000))
+    assert all(abs(found[node] - 1_000 * weight) < 150 * weight**0.5 for node, weight in view)
+    assert _pick((), "x") == ""
+
+
+def test_a_weight_moves_only_what_it_must() -> None:
+    names = [f"t/0/{number}" for number in range(2_000)]
+    before = [_pick((("a", 2), ("b", 2), ("c", 2)), name) for name in names]
+    after = [_pick((("a", 2), ("b", 2), ("c", 3)), name) for name in names]
+    assert all(new in (old, "c") for old, new in zip(before, after, strict=True))
+    assert before != after
