@@ -14,7 +14,8 @@ VALUES = [b"%d" % number for number in range(40)]
 async def filled(client: lakemq.Client, name: str) -> None:
     await client.create_topic(name, 3)
     async with await client.producer() as producer:
-        await asyncio.gather(*(producer.send(name, each, key=each) for each in VALUES))
+        # One batch for each partition: offsets lie within it.
+        await producer.send_batch(name, [lakemq.NewRecord(each, key=each) for each in VALUES])
 
 
 async def test_each_partition_is_read_from_its_own_offset(node: NodeProcess) -> None:

@@ -239,6 +239,7 @@ class Witness:
         return lambda: None
 
     watch_nodes = watch_topics
+    watch_serving = watch_topics
 
     def in_touch(self) -> bool:
         return True
