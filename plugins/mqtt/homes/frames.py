@@ -247,15 +247,17 @@ def read_codes(data: bytes, count: int) -> list[Code]:
     return _counted(list(map(_code, items(rows))), count)
 
 
-def owned_request(partition: int, page: int) -> bytes:
-    """What the node owns in a partition; the answer to page 0 tells how many there are."""
-    return _packed(Kind.OWNED, {"p": partition, "n": page})
+def owned_request(partition: int, page: int, pages: int) -> bytes:
+    """What the node owns in a partition; `pages` is 0 at first, then what the first answer says."""
+    return _packed(Kind.OWNED, {"p": partition, "n": page, "of": pages})
 
 
-def read_owned_request(data: bytes) -> tuple[int, int]:
+def read_owned_request(data: bytes) -> tuple[int, int, int]:
     """Inverse."""
-    partition, page = _map(data, "p", "n")
-    return number(partition, 0, U32_MAX), number(page, 0, PAGES_MAX)
+    partition, page, pages = _map(data, "p", "n", "of")
+    return (
+        number(partition, 0, U32_MAX), number(page, 0, PAGES_MAX), number(pages, 0, PAGES_MAX),
+    )  # fmt: skip
 
 
 def owned_bytes(pages: int, sessions: Sequence[Owned], kind: Kind | None = None) -> bytes:

@@ -41,6 +41,9 @@ PARTITIONS: Final = 32
 ADOPTED_AT_ONCE: Final = 500
 """Sessions of nodes that are gone that one partition takes in a second."""
 _ASK_AGAIN_S: Final = 1.0
+_OWNED_S: Final = 1.0
+_UNREACHED_MS: Final = 1_000
+"""How long a new home waits for a node that it does not reach, and that may be alive."""
 _ASKS_MAX: Final = 30
 """How often an owner that does not answer is told to let go."""
 
@@ -65,6 +68,7 @@ class Home:
         self,
         broker: Broker,
         ask: Question,
+        reaches: Callable[[str], bool],
         begin: Callable[[Coroutine[Any, Any, None]], object],
         sessions_max: int,
     ) -> None:
@@ -75,6 +79,7 @@ class Home:
         )
         self._broker = broker
         self._ask = ask
+        self._reaches = reaches
         self._begin = begin
         self._sessions_max = sessions_max
         self._residents = Residents(broker, self.topic, self)
@@ -141,21 +146,25 @@ class Home:
 
     async def _gather(self, partition: int, place: _Place, node: str) -> None:
         """Ask a node what it owns, and tell it what of that is another's."""
-        page, pages = 0, 1
+        page = pages = 0
+        patience_ms = _now_ms() + _UNREACHED_MS
         while self._places.get(partition) is place and not place.serving.is_set():
             try:
-                asked = frames.owned_request(partition, page)
-                answer = await self._ask(node, asked, GATHER_MS / 1000)
+                asked = frames.owned_request(partition, page, pages)
+                answer = await self._ask(node, asked, _OWNED_S)
                 pages, rows = frames.read_owned(answer)
                 known = place.table.owns(self._alive(node), rows)
                 if any(one.epoch != one.told for one in known):
                     told = frames.known_bytes(known, Kind.KNOWN)
-                    await self._ask(node, told, GATHER_MS / 1000)
+                    await self._ask(node, told, _OWNED_S)
                 page += 1
             except (LakeMQError, BadSnapshot) as error:
                 _log.info("%s does not say yet which sessions it has: %s", node, error)
+                if not self._reaches(node) and _now_ms() > patience_ms:
+                    place.table.told(node)
+                    break
                 await asyncio.sleep(0.1)
-            if page >= pages:
+            if page and page >= pages:
                 place.table.told(node)
                 break
         self._look(place)
@@ -177,7 +186,7 @@ class Home:
         await self._residents.arrive(partition)
         place = self._places[partition]
         if not place.serving.is_set():
-            async with asyncio.timeout(2 * GATHER_MS / 1000):
+            async with asyncio.timeout(1.5 * GATHER_MS / 1000):
                 await place.serving.wait()
         self._residents.check(partition)
         return place

@@ -73,7 +73,7 @@ def hand_over(hub: Hub, asked: Asked, session: Session | None) -> bytes | None:
 
 def lose(hub: Hub, session: Session, now_ms: int) -> None:
     """Another node owns the session, as its home says: this one has nothing to hand over."""
-    connection, session.will = session.connection, None
+    connection = session.connection
     hub.session_table.drop(session)
     if connection is not None:
         session.connection = None
@@ -129,14 +129,36 @@ def saved(hub: Hub, client_id: str, number: int) -> Saved | None:
     return Saved(client_id, epoch, number, None, alive=False, urgent=False)
 
 
-def owned(hub: Hub, is_in: Callable[[str], bool], page: int, pages: int) -> list[Owned]:
-    """One page of the sessions that this node owns and of which `is_in(client_id)` is true."""
-    found = (one for one in hub.sessions.values() if _page(one.client_id, pages) == page)
-    return [
-        Owned(one.client_id, one.epoch, owner_of(one.principal), one.will is not None)
-        for one in found
-        if is_in(one.client_id)
-    ]
+class OwnedSessions:
+    """The sessions of a hub by the partition of their homes."""
+
+    def __init__(self, hub: Hub, partition_of: Callable[[str], int]) -> None:
+        self._hub = hub
+        self._partition_of = partition_of
+        self._by_partition: dict[int, dict[str, None]] = {}
+        for client_id in hub.sessions:
+            self._add(client_id)
+        hub.session_table.on_added, hub.session_table.on_gone = self._add, self._remove
+
+    def _add(self, client_id: str) -> None:
+        self._by_partition.setdefault(self._partition_of(client_id), {})[client_id] = None
+
+    def _remove(self, client_id: str) -> None:
+        self._by_partition.get(self._partition_of(client_id), {}).pop(client_id, None)
+
+    def pages(self, partition: int) -> int:
+        """How many pages what is in a partition takes now."""
+        return 1 + len(self._by_partition.get(partition, ())) // PAGE_ROWS
+
+    def page(self, partition: int, page: int, pages: int) -> list[Owned]:
+        """One page of them: which one a session is on does not depend on others."""
+        found = self._by_partition.get(partition, ())
+        mine = self._hub.sessions
+        sessions = [mine[one] for one in found if one in mine and _page(one, pages) == page]
+        return [
+            Owned(one.client_id, one.epoch, owner_of(one.principal), one.will is not None)
+            for one in sessions
+        ]
 
 
 def _page(client_id: str, pages: int) -> int:
@@ -148,8 +170,12 @@ def left_behind(hub: Hub, known: Iterable[Known], now_ms: int) -> int:
     lost = 0
     for one in known:
         session = hub.sessions.get(one.client_id)
-        # It may have been claimed again since.
-        if session is None or session.epoch != one.told:
+        if session is None:
+            continue
+        if not one.told and 0 < session.epoch < one.epoch:
+            # Two homes have heard of it, the later one before this node heard of the first.
+            session.epoch = one.epoch
+        if session.epoch != one.told:  # it was claimed again since
             continue
         if not one.epoch:
             lose(hub, session, now_ms)

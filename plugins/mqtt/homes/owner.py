@@ -91,6 +91,8 @@ class SessionOwner:
         self._after = after
         self._now_ms = now_ms
         self._number = now_ms()
+        self._owned: moving.OwnedSessions | None = None
+        """None: no home has asked yet."""
         self._parted: dict[str, int] = {}
         """Sessions that were to be let go of while they were being claimed -> the epoch."""
         self._claiming: dict[str, int] = {}
@@ -416,13 +418,11 @@ class SessionOwner:
 
     def owned(self, data: bytes) -> bytes:
         """Answer `Kind.OWNED`. Raises BadSnapshot, UnknownTopic."""
-        partition, page = frames.read_owned_request(data)
-        pages = min(frames.PAGES_MAX, 1 + len(self._hub.sessions) // moving.PAGE_ROWS)
-
-        def is_in(client_id: str) -> bool:
-            return self._homes.partition_of(client_id) == partition
-
-        return frames.owned_bytes(pages, moving.owned(self._hub, is_in, page, pages))
+        partition, page, pages = frames.read_owned_request(data)
+        if self._owned is None:
+            self._owned = moving.OwnedSessions(self._hub, self._homes.partition_of)
+        pages = pages or self._owned.pages(partition)
+        return frames.owned_bytes(pages, self._owned.page(partition, page, pages))
 
     def known(self, data: bytes) -> bytes:
         """Answer `Kind.KNOWN`. Raises BadSnapshot."""

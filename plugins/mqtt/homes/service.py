@@ -54,7 +54,7 @@ class SharedSessions(ChannelEvents):
         self._begin = begin
         self._now_ms = now_ms
         self._channel: Channel | None = None
-        self.home = Home(broker, self.ask, begin, hub.limits.sessions_max)
+        self.home = Home(broker, self.ask, self._reaches, begin, hub.limits.sessions_max)
         self.owner = SessionOwner(hub, self, begin, after, now_ms)
         self._creating = self._offering = False
         self._in_touch_ms = now_ms()
@@ -179,6 +179,10 @@ class SharedSessions(ChannelEvents):
         """The node that leads the client's partition; empty: none does. Raises UnknownTopic."""
         topic = self._broker.topic(TOPIC)
         return leadership(topic, self.partition_of(client_id)).leader or ""
+
+    def _reaches(self, node: str) -> bool:
+        channel = self._channel
+        return node == self._broker.node_id or (channel is not None and node in channel.nodes())
 
     async def ends(self) -> Positions:
         """High watermarks of bound partitions, as their leaders know them; none of those that can't

@@ -23,8 +23,8 @@ EPOCH_BITS: Final = 32
 """An epoch is the leader epoch of the partition, and below it a number of the home's own."""
 LET_GO_MS: Final = 500
 """How long an owner may take to let go. Then the session goes on from what was kept of it."""
-GATHER_MS: Final = 1_000
-"""How long a new home waits for nodes to say what they own."""
+GATHER_MS: Final = 3_000
+"""How long a new home waits for live nodes to say what they own."""
 ORPHAN_MS: Final = 30_000
 """How long the session of a node that is gone waits for its client, or for that node to be back,
 before its home takes it; one with a will does not wait."""

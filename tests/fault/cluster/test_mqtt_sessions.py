@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
@@ -21,7 +22,7 @@ import pytest
 import lakemq
 from lakemq.testing import Cluster
 from tests.support.cluster.load import until
-from tests.support.cluster.topics import ask
+from tests.support.cluster.topics import ask, until_in_sync
 from tests.support.mqtt.faithful_paho import Paho
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
@@ -49,6 +50,7 @@ TAKEOVER_MAX_S = 0.25
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("sessions"), config=CONFIG) as running:
         until(lambda: shared(running), WAIT_S)
+        until_all_in_sync(running)
         yield running
 
 
@@ -62,16 +64,9 @@ def shared(cluster: Cluster) -> bool:
     return len(left) == 1
 
 
-def until_in_sync(cluster: Cluster) -> None:
-    def holds() -> bool:
-        with lakemq.connect(cluster.bootstrap, timeout_s=WAIT_S) as client:
-            return all(
-                len(each.in_sync) == 3
-                for topic in ("roaming", "wills")
-                for each in client.describe_topic(topic).partitions
-            )
-
-    until(holds, WAIT_S)
+def until_all_in_sync(cluster: Cluster) -> None:
+    for topic in ("roaming", "wills", TOPIC):
+        until_in_sync(cluster, topic)
 
 
 class Client:
@@ -157,6 +152,39 @@ class Client:
         self.client.loop_stop()
 
 
+def test_sessions_that_nodes_kept_for_themselves(tmp_path: Path) -> None:
+    """Clients that connect before the nodes share sessions stay connected and keep theirs, and what
+    a node has on disk from then never comes back."""
+    with Cluster(tmp_path / "young", config=CONFIG) as cluster:
+        nodes = cluster.names
+        early = [Client(cluster, nodes[n % 3], f"early-{n}", returns=False) for n in range(9)]
+        for one in early:
+            one.subscribe("n/early", 1)
+        until(lambda: shared(cluster), WAIT_S)
+        assert [one.reasons for one in early] == [[]] * 9
+        moved = [Client(cluster, nodes[(n + 1) % 3], f"early-{n}") for n in range(9)]
+        assert [one.present for one in moved] == [True] * 9
+        until(lambda: all(one.reasons == ["Session taken over"] for one in early), WAIT_S)
+        ended = moved.pop()
+        ended.close()
+        gone = paho.Client(paho.CallbackAPIVersion.VERSION2, "early-8", protocol=paho.MQTTv5)
+        gone.connect("127.0.0.1", int(cluster.address("n1", "mqtt").rsplit(":", 1)[1]))
+        gone.loop_start()
+        until(gone.is_connected, WAIT_S)
+        gone.disconnect()  # a clean start without expiry: there is no session any more
+        gone.loop_stop()
+        until_all_in_sync(cluster)
+        for one in moved:
+            one.close()
+        cluster.kill(*nodes)
+        cluster.start()
+        back = [Client(cluster, nodes[n % 3], f"early-{n}") for n in range(9)]
+        assert [one.present for one in back] == [True] * 8 + [False]
+        sender = Client(cluster, "n1", "early-sender")
+        sender.client.publish("n/early", b"1", 1).wait_for_publish(WAIT_S)
+        assert all(one.numbers(1) == [1] for one in back[:8])
+
+
 def test_clients_that_roam_while_nodes_are_killed(cluster: Cluster) -> None:
     """QoS 2 exactly once, QoS 1 at least once, in order, from paho to paho: both change nodes all
     the while, and each node is killed once while it owns the reader's session."""
@@ -192,7 +220,7 @@ def test_clients_that_roam_while_nodes_are_killed(cluster: Cluster) -> None:
         assert reader.presents.get(timeout=WAIT_S)
         time.sleep(1)
         cluster.start_node(victim)
-        until_in_sync(cluster)
+        until_all_in_sync(cluster)
     stop.set()
     thread.join()
     until(lambda: sender.acknowledged >= sent, WAIT_S)
@@ -259,7 +287,7 @@ def test_wills_and_queues_of_a_node_that_dies(cluster: Cluster) -> None:
     cluster.start_node("n2")
     time.sleep(3)
     assert watcher.messages.empty(), "a will came twice"
-    until_in_sync(cluster)
+    until_all_in_sync(cluster)
     for client in (watcher, sender, back):
         client.close()
 
@@ -286,7 +314,7 @@ def test_a_drained_node_gives_its_sessions_up(cluster: Cluster) -> None:
         assert metric(cluster, "n1", "lakemq_mqtt_sessions_taken_total") > taken
     finally:
         ask(cluster, lambda client: client.undrain_node("n3"))
-    until_in_sync(cluster)
+    until_all_in_sync(cluster)
 
 
 def test_a_node_that_is_cut_off_lets_its_clients_go(cluster: Cluster) -> None:
@@ -297,7 +325,7 @@ def test_a_node_that_is_cut_off_lets_its_clients_go(cluster: Cluster) -> None:
     assert second.present
     until(lambda: bool(first.reasons), WAIT_S)
     cluster.heal()
-    until_in_sync(cluster)
+    until_all_in_sync(cluster)
     third = Client(cluster, "n3", "cut")
     assert third.present
     for client in (second, third):

@@ -246,7 +246,7 @@ def session(data: bytes) -> None:
 )
 def homes(data: bytes) -> None:
     """What nodes say about sessions is read, or is no message."""
-    built = packed({"v": 1} | _fields(data, "r p n ep own usr urg st"))
+    built = packed({"v": 1} | _fields(data, "r p n of ep own usr urg st"))
     for each in (data, data[1:], built):
         with contextlib.suppress(BadSnapshot):
             frames.split(each)

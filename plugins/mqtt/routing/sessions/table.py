@@ -6,6 +6,7 @@ A session belongs to the principal that began it, and lives as long as its clien
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import Protocol
 
 from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
@@ -63,12 +64,19 @@ class SessionHub(ReplayHub, WillHub, Protocol):
         """Deliver to one member of a group."""
 
 
+def _nothing(client_id: str) -> None:
+    """A callback that does nothing."""
+
+
 class SessionTable:
     """The sessions of a hub, by client identifier."""
 
     def __init__(self, hub: SessionHub) -> None:
         self._hub = hub
         self.sessions: dict[str, Session] = {}
+        self.on_added: Callable[[str], None] = _nothing
+        self.on_gone: Callable[[str], None] = _nothing
+        """Called with the client ids of sessions that come and go."""
         self.held = Holdings()
         """How many sessions each user has."""
         self._begun = self._timer_count = 0
@@ -86,6 +94,7 @@ class SessionTable:
         """Register a new or restored session and count it in its owner's share."""
         session.on_room, session.on_missing = self._hub.resume_histories, self._hub.outbox.load
         self.sessions[session.client_id] = session
+        self.on_added(session.client_id)
         self.held.add(owner_of(session.principal))
 
     def open(
@@ -171,6 +180,7 @@ class SessionTable:
         """Forget a session: its will is published [MQTT-3.1.2-8], its shared work handed on."""
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
+            self.on_gone(session.client_id)
             self.held.add(owner_of(session.principal), -1)
         ledger, ended = self._hub.ledger, self._hub.ended
         if ended is not None:
@@ -216,6 +226,7 @@ class SessionTable:
         session.will = session.will_due_ms = None
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
+            self.on_gone(session.client_id)
             self.held.add(owner_of(session.principal), -1)
         for text in list(session.subscriptions):
             self._hub.unsubscribe(session, text)

@@ -49,8 +49,8 @@ def test_what_is_said_is_heard() -> None:
     kind, data = frames.split(frames.saves_bytes(SAVED))
     assert (kind, frames.read_saves(data)) == (Kind.SAVE, SAVED)
     assert frames.read_codes(frames.codes_bytes([Code.STALE]), 1) == [Code.STALE]
-    kind, data = frames.split(frames.owned_request(3, 4))
-    assert (kind, frames.read_owned_request(data)) == (Kind.OWNED, (3, 4))
+    kind, data = frames.split(frames.owned_request(3, 4, 5))
+    assert (kind, frames.read_owned_request(data)) == (Kind.OWNED, (3, 4, 5))
     assert frames.read_owned(frames.owned_bytes(2, OWNED)) == (2, OWNED)
     assert frames.split(frames.owned_bytes(1, OWNED, Kind.ANNOUNCE))[0] is Kind.ANNOUNCE
     assert frames.read_known(frames.known_bytes(KNOWN)) == KNOWN

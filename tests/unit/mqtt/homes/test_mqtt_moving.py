@@ -1,0 +1,223 @@
+"""Goal: a session that leaves a hub leaves nothing there, and one that comes is what it was.
+
+Method: hubs without nodes. `tests/simulation/mqtt` has the way between them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from lakemq.broker_core.api.types import ANONYMOUS
+from lakemq.plugins.mqtt.homes import moving
+from lakemq.plugins.mqtt.homes.frames import Asked
+from lakemq.plugins.mqtt.homes.moving import Arriving, OwnedSessions
+from lakemq.plugins.mqtt.homes.table import Known
+from lakemq.plugins.mqtt.session.connecting import claim_refused, claimed
+from lakemq.plugins.mqtt.state.snapshots import read_session
+from lakemq.plugins.mqtt.wire.packets import (
+    NO_PROPERTIES,
+    V5,
+    Connack,
+    Connect,
+    Disconnect,
+    Filter,
+    Properties,
+    Publish,
+    Subscribe,
+    Will,
+)
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.bench import Bench, Device
+
+KEPT = Properties(session_expiry_s=100)
+NOW = Bench().now_ms
+
+
+def bench() -> Bench:
+    found = Bench(durable=True)
+    found.hub.ended = {}
+    return found
+
+
+def connect(
+    node: Bench, client_id: str, epoch: int, *, will: Will | None = None, kept: bool = True
+) -> Device:
+    device = ask(node, client_id, will=will, kept=kept)
+    claimed(device.connection, epoch, False, NOW)
+    keep(node)
+    return device
+
+
+def ask(node: Bench, client_id: str, *, will: Will | None = None, kept: bool = True) -> Device:
+    device = node.dial(V5)
+    properties = KEPT if kept else NO_PROPERTIES
+    device.send(Connect(client_id, V5, False, 0, None, None, will, properties))
+    device.connection.authenticated(ANONYMOUS, NOW)
+    assert node.hub.outbox.claims.pop() is device.connection
+    return device
+
+
+def keep(node: Bench) -> None:
+    ledger = node.hub.ledger
+    assert ledger is not None
+    while ledger.due:
+        rows = [moving.saved(node.hub, each, 1) for each in ledger.begin().client_ids]
+        alive = {one.client_id for one in rows if one is not None and one.state is not None}
+        ledger.done(alive, 0, NOW)
+
+
+def take(node: Bench, client_id: str, state: bytes, epoch: int, **options: bool) -> list[int]:
+    done: list[int] = []
+    arriving = Arriving(
+        read_session(client_id, state), epoch, options.get("unclean", False),
+        options.get("ends", False),
+    )  # fmt: skip
+    assert moving.take_over(node.hub, [arriving], done.append, {}, NOW) == []
+    node.load()
+    return done
+
+
+def subscribe(node: Bench, device: Device, *filters: str) -> None:
+    device.send(Subscribe(1, tuple(Filter(each, 1) for each in filters)))
+    keep(node)
+    device.received()
+
+
+def test_a_session_goes_to_another_hub() -> None:
+    here, there = bench(), bench()
+    device = connect(here, "x", 1)
+    subscribe(here, device, "a/#", "b")
+    session = moving.part(here.hub, Asked("x", 1, False), NOW)
+    assert session is not None
+    assert [type(one) for one in device.received()] == [Disconnect]
+    state = moving.hand_over(here.hub, Asked("x", 1, False), session)
+    assert state
+    assert not here.hub.sessions
+    assert not here.hub.index
+    assert here.hub.ended == {}
+    assert not here.hub.ledger.due  # type: ignore[union-attr]
+    assert take(there, "x", state, 2) == [NOW]
+    back = ask(there, "x")
+    claimed(back.connection, 2, True, NOW)
+    keep(there)
+    (connack,) = back.received()
+    assert isinstance(connack, Connack)
+    assert connack.session_present
+    assert there.hub.index.count == 2
+    assert there.hub.sessions["x"].epoch == 2
+
+
+def test_what_a_hub_does_not_have() -> None:
+    node = bench()
+    assert moving.part(node.hub, Asked("x", 1, False), NOW) is None
+    assert moving.hand_over(node.hub, Asked("x", 1, False), None) is None
+    connect(node, "x", 5)
+    assert moving.part(node.hub, Asked("x", 4, False), NOW) is None  # it was granted again since
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_session_that_ends_is_not_handed_over(ends: bool) -> None:
+    """It ends with its connection, or its client wants a clean start."""
+    node = bench()
+    device = connect(node, "x", 1, kept=ends, will=Will("w", b"gone", 1, False, NO_PROPERTIES))
+    assert moving.part(node.hub, Asked("x", 1, ends), NOW) is None
+    assert moving.hand_over(node.hub, Asked("x", 1, ends), None) == b""
+    assert device.closed
+    assert node.hub.counters.wills_published == 1
+    assert node.hub.ended == {}
+    keep(node)
+
+
+def test_the_will_of_a_client_whose_node_died() -> None:
+    here, there = bench(), bench()
+    will = Will("w", b"gone", 1, False, NO_PROPERTIES)
+    for kept in (True, False):
+        connect(here, "x", 1, will=will, kept=kept)
+        row = moving.saved(here.hub, "x", 1)
+        assert row is not None
+        assert row.urgent
+        assert row.state is not None
+        take(there, "x", row.state, 2, unclean=True)
+        assert ("x" in there.hub.sessions) is kept
+        take(bench(), "x", row.state, 2, unclean=True, ends=True)
+    assert there.hub.counters.wills_published == 2
+    assert there.hub.ended == {"x": 2}
+
+
+def test_a_lost_session_says_nothing_more() -> None:
+    node = bench()
+    device = connect(node, "x", 1, will=Will("w", b"gone", 1, False, NO_PROPERTIES))
+    moving.lose(node.hub, node.hub.sessions["x"], NOW)
+    assert device.closed
+    assert not node.hub.sessions
+    assert node.hub.counters.wills_published == 0
+    assert node.hub.ended == {}
+
+
+def test_a_claim_that_is_not_granted() -> None:
+    node = bench()
+    device = ask(node, "x")
+    claim_refused(device.connection, Reason.QUOTA_EXCEEDED, "too many sessions", NOW)
+    (connack,) = device.received()
+    assert isinstance(connack, Connack)
+    assert connack.code == Reason.QUOTA_EXCEEDED
+    claimed(device.connection, 1, False, NOW)
+    assert not node.hub.sessions
+
+
+def test_what_homes_make_of_sessions_that_a_node_announced() -> None:
+    """Also when two homes have heard of one, and when it was claimed again meanwhile."""
+    node = bench()
+    for client_id in ("x", "y", "z"):
+        connect(node, client_id, 0)
+    known = [Known("x", 0, 5), Known("y", 0, 0), Known("z", 0, 6), Known("gone", 0, 7)]
+    assert moving.left_behind(node.hub, known, NOW) == 1
+    assert {one.client_id: one.epoch for one in node.hub.sessions.values()} == {"x": 5, "z": 6}
+    assert node.hub.ledger.due  # type: ignore[union-attr]
+    later = [Known("x", 0, 4), Known("z", 0, 8), Known("x", 3, 0)]
+    assert moving.left_behind(node.hub, later, NOW) == 0
+    assert {one.client_id: one.epoch for one in node.hub.sessions.values()} == {"x": 5, "z": 8}
+
+
+def test_pages_of_what_a_node_owns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "PAGE_ROWS", 3)
+    node = bench()
+    connect(node, "early", 1)
+    found = OwnedSessions(node.hub, lambda client_id: len(client_id) % 2)
+    devices = [connect(node, f"c{n}", n + 2) for n in range(9)]
+    pages = found.pages(0)
+    assert pages == 4
+    rows = [one for page in range(pages) for one in found.page(0, page, pages)]
+    assert sorted(one.client_id for one in rows) == [f"c{n}" for n in range(9)]
+    assert [one.client_id for one in found.page(1, 0, 1)] == ["early"]
+    moving.lose(node.hub, node.hub.sessions["c3"], NOW)
+    node.hub.session_table.end(node.hub.sessions["c4"], NOW)
+    assert len(found.page(0, 0, 1)) == 7
+    assert devices[3].closed
+
+
+def test_a_publish_comes_once_to_a_session_that_moves() -> None:
+    """It was delivered here, and is behind what the other hub has heard."""
+    here, there = bench(), bench()
+    device = connect(here, "x", 1)
+    subscribe(here, device, "a")
+    sender = connect(here, "sender", 1)
+    sender.send(Publish("a", b"1", 1, packet_id=1))
+    here.store()
+    assert len(device.publishes()) == 1
+    (batch,) = here.log["mqtt"]
+    asked = Asked("x", 1, False)
+    state = moving.hand_over(here.hub, asked, moving.part(here.hub, asked, NOW))
+    assert state
+    there.hub.histories.clear()
+    done: list[int] = []
+    arriving = Arriving(read_session("x", state), 2, False, False)
+    moving.take_over(there.hub, [arriving], done.append, {}, NOW)
+    (finish,) = [there.begin_read()]
+    assert finish is not None
+    finish()
+    assert done == []  # this hub has not heard of it
+    there.commit(batch)
+    there.load()
+    assert done == [NOW]
+    assert there.hub.sessions["x"].outbound.load == 1  # not acknowledged yet, and not twice
