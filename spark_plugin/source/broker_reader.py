@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lakemq.broker_core.api.backoff import Backoff
 from lakemq.plugins.native.sdk import (
@@ -20,6 +20,7 @@ from lakemq.plugins.native.sdk import (
     TieredSegments,
     Tls,
     TopicOffsets,
+    Unavailable,
     UnknownPartition,
     UnknownTopic,
     connect,
@@ -109,6 +110,9 @@ def retrying(call: Callable[[], T], timeout_s: float) -> T:
             timer.pause_after(error)
 
 
+_NOT_DESCRIBED: Final = ("remote", "offline")
+
+
 def view_of(topics: Sequence[TopicOffsets]) -> dict[str, TopicView]:
     """The broker's answer in the form that planning uses."""
     return {
@@ -123,6 +127,25 @@ def view_of(topics: Sequence[TopicOffsets]) -> dict[str, TopicView]:
         )
         for topic in topics
     }
+
+
+def described(client: SyncClient, name: str) -> TopicView:
+    """One topic, as the leaders of all its partitions describe it. Raises UnknownTopic,
+    Unavailable."""
+    topic = client.describe_topic(name)
+    check_described([topic])
+    return view_of([topic])[name]
+
+
+def check_described(topics: Sequence[TopicOffsets]) -> None:
+    """Raises Unavailable when a partition was not described by its leader: where it ends is not
+    known then, nor that anything is lost."""
+    for topic in topics:
+        for each in topic.partitions:
+            if each.state in _NOT_DESCRIBED:
+                raise Unavailable(
+                    f"{topic.name}-{each.partition} is {each.state}: {each.detail or 'no leader'}"
+                )
 
 
 def read_batches(
@@ -176,7 +199,7 @@ def _loss(wanted: OffsetRange, offset: int, why: str) -> DataLossError:
 
 
 def _check_still_held(client: SyncClient, wanted: OffsetRange, offset: int) -> None:
-    held = view_of([client.describe_topic(wanted.topic)])[wanted.topic]
+    held = described(client, wanted.topic)
     ends_at = held.partitions[wanted.partition].high_watermark
     if ends_at < wanted.end:
         raise _loss(wanted, offset, f"the journal ends at offset {ends_at}: it lost records")
@@ -185,7 +208,7 @@ def _check_still_held(client: SyncClient, wanted: OffsetRange, offset: int) -> N
 def _end_of_gap(client: SyncClient, wanted: OffsetRange, offset: int) -> int:
     """The offset to continue at: the log start if that is higher, else the end of the range."""
     try:
-        held = view_of([client.describe_topic(wanted.topic)])[wanted.topic]
+        held = described(client, wanted.topic)
     except UnknownTopic:
         return wanted.end
     here = held.partitions.get(wanted.partition)

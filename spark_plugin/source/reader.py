@@ -27,7 +27,13 @@ from pyspark.sql.streaming.datasource import (
 from lakemq.plugins.native.sdk import UnknownTopic
 from lakemq.spark_plugin.errors import OffsetsError
 from lakemq.spark_plugin.source import planning, pushdown
-from lakemq.spark_plugin.source.broker_reader import client_of, read_arrow, retrying, view_of
+from lakemq.spark_plugin.source.broker_reader import (
+    check_described,
+    client_of,
+    read_arrow,
+    retrying,
+    view_of,
+)
 from lakemq.spark_plugin.source.offsets import (
     Cursor,
     TopicCursor,
@@ -59,10 +65,16 @@ class _JournalReader:
     def view(self) -> dict[str, TopicView]:
         """What the topics hold that the options ask for, now."""
         client = client_of(self.options.bootstrap, self.options.access)
-        topics = retrying(client.topics, self.options.retry_timeout_s)
-        if self.options.topic_pattern is not None:
-            topics = [each for each in topics if not each.is_internal]
-        return planning.select_topics(self.options, view_of(topics))
+
+        def look() -> dict[str, TopicView]:
+            topics = client.topics()
+            if self.options.topic_pattern is not None:
+                topics = [each for each in topics if not each.is_internal]
+            found = planning.select_topics(self.options, view_of(topics))
+            check_described([each for each in topics if each.name in found])
+            return found
+
+        return retrying(look, self.options.retry_timeout_s)
 
     def resolve(
         self, boundary: Boundary, side: str, default: Cursor, view: dict[str, TopicView]

@@ -41,7 +41,7 @@ from lakemq.spark_plugin.export.tables.files import (
 from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable, Progress
 from lakemq.spark_plugin.export.tracing import commit_span
 from lakemq.spark_plugin.source import planning
-from lakemq.spark_plugin.source.broker_reader import client_of, retrying, view_of
+from lakemq.spark_plugin.source.broker_reader import client_of, described, retrying
 from lakemq.spark_plugin.source.offsets import TopicCursor
 from lakemq.spark_plugin.source.planning import OffsetRange, TopicView
 
@@ -306,10 +306,9 @@ class Exporter:
     def _describe_topic(self) -> TopicView:
         client, name = client_of(self.settings.bootstrap, self.settings.access), self.settings.topic
         try:
-            found = retrying(lambda: client.describe_topic(name), self.settings.retry_timeout_s)
+            return retrying(lambda: described(client, name), self.settings.retry_timeout_s)
         except UnknownTopic:
             raise OptionError(f"unknown topic {name} at {self.settings.bootstrap}") from None
-        return view_of([found])[name]
 
     def _key(self, topic: TopicView) -> ExportKey:
         settings = self.settings

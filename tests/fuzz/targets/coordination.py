@@ -22,9 +22,12 @@ from lakemq.broker_core.scheduling.formats import (
 )
 from lakemq.broker_core.transactions.formats import (
     StagedKey,
+    decode_floor,
     decode_owner,
+    decode_record_key,
     decode_staged_key,
     decode_state,
+    encode_floor,
     encode_owner,
     encode_staged_key,
     encode_state,
@@ -102,6 +105,10 @@ Pair = tuple[Callable[[bytes], Any], Callable[[Any], bytes]]
 """A decoder that raises ValueError alone, and its inverse."""
 
 
+def _record_key(key: Owner | StagedKey) -> bytes:
+    return encode_staged_key(key) if isinstance(key, StagedKey) else encode_owner(key)
+
+
 def _round(data: bytes, *pairs: Pair) -> None:
     for decode, encode in pairs:
         with contextlib.suppress(ValueError):
@@ -163,6 +170,7 @@ def queue_records(data: bytes) -> None:
         ),
         encode_schedule(StoredSchedule(5, True, "rooms", ID, 1, 2, b"batch")),
         encode_ended(EndedSchedule(5)),
+        encode_floor(77),
     ],
 )
 def transactions(data: bytes) -> None:
@@ -171,6 +179,8 @@ def transactions(data: bytes) -> None:
         data,
         (decode_owner, encode_owner),
         (decode_staged_key, encode_staged_key),
+        (decode_record_key, _record_key),
+        (decode_floor, encode_floor),
         (decode_state, encode_state),
         (decode_schedule_id, encode_schedule_id),
         (

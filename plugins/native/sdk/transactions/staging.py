@@ -134,6 +134,7 @@ class Staging:
         """Become the only owner of a sink (`kind` `sink`) or a transactional id (`transaction`), as
         `open_sink`. Raises InvalidRequest, NotAuthorized."""
         request = pb.OpenOwnerRequest(owner=owner_message(kind, name), timeout_ms=timeout_ms)
+        self._connection.routes.start()  # another node may have to be asked for the coordinator
         calls = self._calls()
         answer = await self._call(calls, "OpenOwner", lambda: request)
         return SinkHandle(kind, name, answer.epoch, answer.last_batch_id, calls.address)
