@@ -12,6 +12,7 @@ from lakemq.broker_core.api.cluster.channels import Channel, ChannelEvents
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import (
     AppendTarget,
+    BatchFilter,
     BoundPublish,
     Credentials,
     Exchange,
@@ -19,6 +20,7 @@ from lakemq.broker_core.api.ports import (
     PartitionReader,
     Storage,
     Tap,
+    Wanted,
 )
 from lakemq.broker_core.api.scheduling.schedules import Schedules
 from lakemq.broker_core.api.schemas.types import Schemas
@@ -120,12 +122,10 @@ class CoreBroker:
         self._producer_ids = ProducerIds(meta, now_ms)
         self._admission = Admission(self._schemas.check_batch, now_ms)
         self._router = Router(
-            node_id,
-            self._partitions,
-            network.peers,
-            self.allocate_producer_id,
+            node_id, self._partitions, network.peers, self.allocate_producer_id,
             cluster_settings.ack_wait_ms / 1000,
-        )
+        )  # fmt: skip
+        self._fetches = FetchService(self._partitions)
         self._readers = Readers(node_id, self._partitions, network.peers)
         self._writer = RecordWriter(
             self._partitions, self._router.target, access, interception, self._admission,
@@ -172,7 +172,7 @@ class CoreBroker:
         self._repairs.start()
         server = self.network.server
         server.serve_stream("Append", AppendService(self._partitions).serve)
-        server.serve_stream("Fetch", FetchService(self._partitions).serve)
+        server.serve_stream("Fetch", self._fetches.serve)
         server.serve_call("Read", CommittedReads(self._partitions).answer)
         server.serve_stream("Talk", self.channels.serve)
         server.serve_call(targets.METHOD, targets.AppendedService(self._partitions).answer)
@@ -334,10 +334,14 @@ class CoreBroker:
         UnknownPartition."""
         return self._router.target(topic, partition)
 
-    def reader(self, topic: str, partition: int) -> PartitionReader:
+    def reader(self, topic: str, partition: int, wanted: Wanted | None = None) -> PartitionReader:
         """What is committed of a partition, on this node or another. Raises UnknownTopic,
         UnknownPartition."""
-        return self._readers.reader(topic, partition)
+        return self._readers.reader(topic, partition, wanted)
+
+    def filter_batches(self, name: str, wants: BatchFilter) -> Callable[[], None]:
+        """Ask `wants` which batches readers of other nodes get; returns its removal."""
+        return self._fetches.filter_by(name, wants)
 
     def serves(self, topic: str, partition: int) -> bool:
         """Whether this node takes appends and fetches of the partition. Raises UnknownTopic."""

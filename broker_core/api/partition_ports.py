@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from lakemq.broker_core.api.cluster.channels import Peer
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.records.batch import BatchHeader
 from lakemq.broker_core.api.types import (
@@ -117,6 +118,21 @@ class EpochLog(Protocol):
     def epoch_end(self, epoch: int) -> EpochEnd:
         """Where an epoch ends in this log, for who asks whether what it has, or has read, has
         diverged. Without such an epoch: (-1, the log's start)."""
+
+
+class Wanted(NamedTuple):
+    """Which batches of a partition a reader wants: the node that leads it may leave out those that
+    a filter there finds of no use to this node."""
+
+    filter: str
+    """Name by which `Broker.filter_batches` knows it."""
+    number: int
+    """What the filter must know of this node, if it is to leave anything out: it counts what nodes
+    tell each other, in whatever way the filter's owner has."""
+
+
+BatchFilter = Callable[[Peer, int, CommittedBatch], bool]
+"""(node that reads, `Wanted.number`, batch) -> whether the node wants the batch, or may want it."""
 
 
 class PartitionReader(Protocol):

@@ -24,9 +24,11 @@ from lakemq.broker_core.api.cluster.channels import Channel, ChannelEvents
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.partition_ports import AppendDone as AppendDone
 from lakemq.broker_core.api.partition_ports import AppendTarget as AppendTarget
+from lakemq.broker_core.api.partition_ports import BatchFilter as BatchFilter
 from lakemq.broker_core.api.partition_ports import PartitionLog as PartitionLog
 from lakemq.broker_core.api.partition_ports import PartitionReader as PartitionReader
 from lakemq.broker_core.api.partition_ports import Tap as Tap
+from lakemq.broker_core.api.partition_ports import Wanted as Wanted
 from lakemq.broker_core.api.scheduling.schedules import Schedules
 from lakemq.broker_core.api.schemas.types import Schemas
 from lakemq.broker_core.api.security.access_ports import AskingAuthorizer as AskingAuthorizer
@@ -292,9 +294,14 @@ class Broker(Protocol):
         whole batches. A batch with a producer id is stored once, also when it is sent again. Raises
         UnknownTopic, UnknownPartition; a failed append, what `publish` has for an outcome."""
 
-    def reader(self, topic: str, partition: int) -> PartitionReader:
-        """The way to what is committed of a partition, whichever node leads it. Raises
+    def reader(self, topic: str, partition: int, wanted: Wanted | None = None) -> PartitionReader:
+        """The way to what is committed of a partition, whichever node leads it. `wanted`: batches
+        may be missing between others of which the leader knows that they are not. Raises
         UnknownTopic, UnknownPartition."""
+
+    def filter_batches(self, name: str, wants: BatchFilter) -> Callable[[], None]:
+        """Ask `wants` before batches go to readers of other nodes that named this filter; returns
+        its removal."""
 
     def serves(self, topic: str, partition: int) -> bool:
         """Whether `partition` gives a log rather than NotLeader. Raises UnknownTopic."""

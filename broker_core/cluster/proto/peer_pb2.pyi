@@ -418,6 +418,8 @@ class PeerFetch(_message.Message):
     BYTES_MAX_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    FILTER_NUMBER_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Of this request within the stream, from 1 on."""
     topic_id: _builtins.bytes
@@ -434,6 +436,12 @@ class PeerFetch(_message.Message):
     wait_ms: _builtins.int
     """How long to wait at the high watermark."""
     timestamp_ms: _builtins.int
+    filter: _builtins.str
+    """Batches that this filter of the callee finds of no use to the caller may be left out. Without
+    such a filter there, none is.
+    """
+    filter_number: _builtins.int
+    """Of what the filter must know of the caller, if it is to leave anything out."""
     def __init__(
         self,
         *,
@@ -445,10 +453,12 @@ class PeerFetch(_message.Message):
         bytes_max: _builtins.int = ...,
         wait_ms: _builtins.int = ...,
         timestamp_ms: _builtins.int = ...,
+        filter: _builtins.str = ...,
+        filter_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "id", b"id", "offset", b"offset", "partition", b"partition", "timestamp_ms", b"timestamp_ms", "topic_id", b"topic_id", "wait_ms", b"wait_ms", "wants", b"wants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "filter", b"filter", "filter_number", b"filter_number", "id", b"id", "offset", b"offset", "partition", b"partition", "timestamp_ms", b"timestamp_ms", "topic_id", b"topic_id", "wait_ms", b"wait_ms", "wants", b"wants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

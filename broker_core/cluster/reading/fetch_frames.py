@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.errors import BY_CODE, CorruptBatch, LakeMQError, NotLeader
+from lakemq.broker_core.api.partition_ports import Wanted
 from lakemq.broker_core.api.records.batch import split
 from lakemq.broker_core.api.types import FetchResult, Offset
 from lakemq.broker_core.cluster.wire import (
@@ -31,6 +32,7 @@ _TOPIC_ID_BYTES: Final = 16
 _ID_MAX: Final = 2**63 - 1
 _U32_MAX: Final = 2**32 - 1
 _TEXT_MAX_BYTES: Final = 1600
+_NAME_MAX_BYTES: Final = 64
 _MESSAGE_MAX_CHARS: Final = 400
 
 
@@ -46,6 +48,7 @@ class Wants(IntEnum):
 
 _REQUEST_NUMBERS: Final = {
     1: _ID_MAX, 3: _U32_MAX, 4: max(Wants), 5: _ID_MAX, 6: _U32_MAX, 7: _U32_MAX, 8: _ID_MAX,
+    10: _ID_MAX,
 }  # fmt: skip
 """Fields of PeerFetch that hold numbers, and the largest that each may hold."""
 
@@ -63,6 +66,8 @@ class FetchRequest(NamedTuple):
     bytes_max: int = 0
     wait_ms: int = 0
     timestamp_ms: int = 0
+    wanted: Wanted | None = None
+    """The batches of which others may be left out; None: all."""
 
 
 class FetchAnswer(NamedTuple):
@@ -78,10 +83,12 @@ def encode_requests(requests: Iterable[FetchRequest]) -> bytes:
 
 
 def _request_bytes(request: FetchRequest) -> bytes:
-    number, topic_id, *others = request
+    number, topic_id, *others, wanted = request
+    name, wanted_number = wanted or ("", 0)
     content = b"".join((
         number_field(1, number), bytes_field(2, bytes.fromhex(topic_id)),
         *(number_field(field, value) for field, value in enumerate(others, 3)),
+        bytes_field(9, name.encode()), number_field(10, wanted_number),
     ))  # fmt: skip
     return length_head(1, len(content)) + content
 
@@ -101,18 +108,21 @@ def decode_requests(data: bytes) -> list[FetchRequest]:
 
 def _request(data: memoryview) -> FetchRequest:
     numbers: dict[int, int] = {}
-    topic_id = memoryview(b"")
+    topic_id, name = memoryview(b""), ""
     for field, value in fields(data, ENTRY_FIELDS_MAX):
         if field in _REQUEST_NUMBERS:
             numbers[field] = as_number(value, _REQUEST_NUMBERS[field])
         elif field == 2:
             topic_id = as_bytes(value, _TOPIC_ID_BYTES)
+        elif field == 9:
+            name = as_text(value, _NAME_MAX_BYTES)
     if len(topic_id) != _TOPIC_ID_BYTES:
         raise BadFrame(f"a topic id of {len(topic_id)} bytes")
     number = numbers.get
     return FetchRequest(
         number(1, 0), topic_id.hex(), number(3, 0), Wants(number(4, 0)),
         number(5, 0), number(6, 0), number(7, 0), number(8, 0),
+        Wanted(name, number(10, 0)) if name else None,
     )  # fmt: skip
 
 

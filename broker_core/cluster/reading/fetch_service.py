@@ -4,14 +4,18 @@ are checked there."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from lakemq.broker_core.api.errors import LakeMQError, OffsetOutOfRange, UnknownTopic
 from lakemq.broker_core.api.leadership import check_partition
+from lakemq.broker_core.api.partition_ports import BatchFilter
 from lakemq.broker_core.api.ports import PartitionLog
+from lakemq.broker_core.api.records.batch import split
 from lakemq.broker_core.api.state.internal_topics import is_node_own
-from lakemq.broker_core.api.types import FetchResult, Offset
+from lakemq.broker_core.api.types import CommittedBatch, FetchResult, Offset
 from lakemq.broker_core.cluster.identity import Peer
 from lakemq.broker_core.cluster.reading.fetch_frames import (
     FetchAnswer,
@@ -37,10 +41,20 @@ class FetchService:
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
+        self._filters: dict[str, BatchFilter] = {}
+
+    def filter_by(self, name: str, wants: BatchFilter) -> Callable[[], None]:
+        """Ask `wants` before batches go to readers that named it; returns its removal."""
+        self._filters[name] = wants
+
+        def remove() -> None:
+            self._filters.pop(name, None)
+
+        return remove
 
     async def serve(self, peer: Peer, stream: ByteStream) -> None:
         """One stream of another node, until it ends. Raises BadFrame."""
-        caller = _Caller(stream, self._partitions)
+        caller = _Caller(peer, stream, self._partitions, self._filters)
         try:
             await first_of(caller.read(), caller.say_it_lives())
         finally:
@@ -50,7 +64,15 @@ class FetchService:
 class _Caller:
     """One stream."""
 
-    def __init__(self, stream: ByteStream, partitions: Partitions) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        stream: ByteStream,
+        partitions: Partitions,
+        filters: Mapping[str, BatchFilter],
+    ) -> None:
+        self._peer = peer
+        self._filters = filters
         self._stream = stream
         self._partitions = partitions
         self._open: set[asyncio.Task[None]] = set()
@@ -87,6 +109,47 @@ class _Caller:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answer(self, request: FetchRequest) -> None:
+        wants = self._filters.get(request.wanted.filter) if request.wanted is not None else None
+        if wants is None:
+            await self._answer_whole(request)
+            return
+        try:
+            result = await self._filtered(request, wants)
+        except LakeMQError as error:
+            await self._say(FetchAnswer(request.id, error))
+        else:
+            await self._say(FetchAnswer(request.id, result))
+
+    async def _filtered(self, request: FetchRequest, wants: BatchFilter) -> FetchResult:
+        """Read until there is a batch that the node wants, or its time is over: it learns then up
+        to where there is none."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + min(request.wait_ms, WAIT_MAX_MS) / 1000
+        offset = request.offset
+        while True:
+            left_ms = max(0, int((until_s - loop.time()) * 1000))
+            step = request._replace(offset=offset, wait_ms=left_ms)
+            await self._wait(step)
+            async with self._reads:
+                got = await self._done(step)
+            data = self._wanted(request, got.data, wants)
+            if data or not left_ms or got.next_offset == offset:
+                return replace(got, data=data)
+            offset = got.next_offset
+
+    def _wanted(self, request: FetchRequest, data: bytes, wants: BatchFilter) -> bytes:
+        topic = self._partitions.find_id(request.topic_id)
+        if topic is None or request.wanted is None:
+            return data
+        kept = []
+        for place, header in split(data):
+            batch = data[place : place + header.total_bytes]
+            found = CommittedBatch(topic.name, request.partition, Offset(header.base_offset), batch)
+            if wants(self._peer, request.wanted.number, found):
+                kept.append(batch)
+        return b"".join(kept)
+
+    async def _answer_whole(self, request: FetchRequest) -> None:
         try:
             if request.wants is Wants.BATCHES:
                 await self._wait(request)

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import NotLeader, Unavailable, UnknownTopic
 from lakemq.broker_core.api.leadership import check_partition, leadership, leads
+from lakemq.broker_core.api.partition_ports import Wanted
 from lakemq.broker_core.api.ports import PartitionLog
 from lakemq.broker_core.api.state.internal_topics import is_node_own
 from lakemq.broker_core.api.types import FetchResult, Offset, TopicInfo
@@ -38,11 +39,11 @@ class Readers:
         self._asking: dict[str, set[_Asking]] = {}
         """By topic."""
 
-    def reader(self, topic: str, partition: int) -> Reader:
+    def reader(self, topic: str, partition: int, wanted: Wanted | None = None) -> Reader:
         """Raises UnknownTopic, UnknownPartition."""
         info = self.partitions.topic(topic)
         check_partition(info, partition)
-        return Reader(self, info, partition)
+        return Reader(self, info, partition, wanted)
 
     async def ask(
         self, topic: TopicInfo, partition: int, leader: str, request: FetchRequest, connect_s: float
@@ -91,7 +92,10 @@ class _Asking:
 class Reader:
     """Implements `PartitionReader` for one partition of one topic; keeps nothing between calls."""
 
-    def __init__(self, readers: Readers, topic: TopicInfo, partition: int) -> None:
+    def __init__(
+        self, readers: Readers, topic: TopicInfo, partition: int, wanted: Wanted | None = None
+    ) -> None:
+        self._wanted = wanted
         self._readers = readers
         self._topic = topic
         self._partition = partition
@@ -197,8 +201,9 @@ class Reader:
         if leader is None or leader == self._readers.node_id:
             raise NotLeader(f"partition {self._partition} of {info.name} has no leader now")
         request = FetchRequest(
-            0, info.topic_id, self._partition, wants, offset, bytes_max, wait_ms, timestamp_ms
-        )
+            0, info.topic_id, self._partition, wants, offset, bytes_max, wait_ms, timestamp_ms,
+            self._wanted if wants is Wants.BATCHES else None,
+        )  # fmt: skip
         got = await self._readers.ask(info, self._partition, leader, request, PATIENCE_S)
         if wants is Wants.BATCHES and got.next_offset < offset:
             raise Unavailable(f"{leader} answered with offsets below {offset}")

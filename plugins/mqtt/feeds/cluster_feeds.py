@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from lakemq.broker_core.api.leadership import leadership
-from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.ports import Broker, Wanted
 from lakemq.broker_core.api.types import TopicInfo
 from lakemq.plugins.mqtt.feeds.arrivals import Arrivals
 from lakemq.plugins.mqtt.feeds.partition_feed import PartitionFeed
@@ -28,6 +28,9 @@ class ClusterFeeds:
         self._hub = hub
         self._broker = broker
         self._arrivals = arrivals
+        self.wanted: Callable[[], Wanted | None] = lambda: None
+        """As `PartitionFeed.wanted`."""
+        self.still: Callable[[Wanted], bool] = lambda wanted: True
         self._topics = frozenset(binding.topic for binding in hub.bindings)
         self._topic_ids: dict[str, str] = {}
         self._counts: dict[str, int] = {}
@@ -107,6 +110,7 @@ class ClusterFeeds:
             self._hub.positions.setdefault(key, 0)
         feed = PartitionFeed(key, self._hub.positions, self._broker, self._arrivals)
         feed.on_begun, feed.on_met = self._begun_at, self._end
+        feed.wanted, feed.still = lambda: self.wanted(), lambda wanted: self.still(wanted)
         self._feeds[key] = feed
         self._arrivals.fed.add(key)
         self._look()

@@ -20,7 +20,7 @@ from lakemq.broker_core.api.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from lakemq.broker_core.api.ports import Broker, PartitionReader
+from lakemq.broker_core.api.ports import Broker, PartitionReader, Wanted
 from lakemq.broker_core.api.records.batch import split
 from lakemq.broker_core.api.types import CommittedBatch, FetchResult, Offset
 from lakemq.plugins.mqtt.feeds.arrivals import Arrivals
@@ -28,7 +28,7 @@ from lakemq.plugins.mqtt.state.sessions import Positions
 
 _log: Final = logging.getLogger(__name__)
 FETCH_BYTES: Final = 1024 * 1024
-WAIT_MS: Final = 10_000
+WAIT_MS: Final = 5_000
 """How long a leader waits for a record before it says that there is none."""
 _RETRY_FIRST_MS: Final = 50
 _RETRY_MAX_MS: Final = 2_000
@@ -53,6 +53,12 @@ class PartitionFeed:
         self._positions = positions
         self._broker = broker
         self._arrivals = arrivals
+        self.wanted: Callable[[], Wanted | None] = lambda: None
+        """Asked before each read: what the leader may leave out; None: nothing."""
+        self.still: Callable[[Wanted], bool] = lambda wanted: True
+        """Whether what a leader left out by that is not wanted by now, either."""
+        self._whole = False
+        """Whether the next read leaves nothing out."""
         self._task: asyncio.Task[None] | None = None
         self._lost_since_s: float | None = None
 
@@ -89,7 +95,8 @@ class PartitionFeed:
     async def _step(self) -> bool:
         """Read and deliver once; True: a replica of this node goes on from here. Raises
         LakeMQError."""
-        reader = self._broker.reader(*self.key)
+        wanted = None if self._whole else self.wanted()
+        reader = self._broker.reader(*self.key, wanted)
         position = self._positions.get(self.key)
         if position is None:
             position = self._positions[self.key] = (await reader.bounds())[1]
@@ -100,6 +107,11 @@ class PartitionFeed:
             await self._find_again(reader, position)
             return False
         self._lost_since_s = None
+        # What was subscribed to meanwhile may have been left out: it is read again, and whole, so
+        # that subscriptions without end cannot hold it up.
+        self._whole = wanted is not None and not self.still(wanted)
+        if self._whole:
+            return False
         await self._deliver(got, position)
         end = self._broker.readable_end(*self.key)
         return end is not None and end <= self._positions.get(self.key, 0)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Final
 
 from lakemq.broker_core.api.cluster.channels import Channel, ChannelEvents, Peer
-from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.ports import Broker, Wanted
+from lakemq.plugins.mqtt.interest.filtering import FILTER
 from lakemq.plugins.mqtt.interest.frames import Members, decode
 from lakemq.plugins.mqtt.interest.hashes import Hasher
 from lakemq.plugins.mqtt.interest.others import OthersInterest
@@ -59,6 +60,18 @@ class InterestExchange(ChannelEvents):
     def counts(self) -> bool:
         """Whether there are other nodes, or have been."""
         return self._index.on_filter is not None
+
+    # -- what leaders may leave out
+
+    def wanted(self) -> Wanted | None:
+        """By what the others have been told. None: something is wanted of which they do not
+        know."""
+        own = self.own
+        return Wanted(FILTER, own.number) if self.counts and own.grown <= own.number else None
+
+    def still(self, wanted: Wanted) -> bool:
+        """Whether nothing has come to be wanted since."""
+        return self.own.grown <= wanted.number
 
     # -- this node
 

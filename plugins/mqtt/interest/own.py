@@ -257,6 +257,8 @@ def _some(found: dict[int | str, None]) -> list[int | str]:
         some.append(one)
     for one in some:
         del found[one]
+    if not found:
+        found.clear()  # gives back the room of a storm, which deleting does not
     return some
 
 

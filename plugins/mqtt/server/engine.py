@@ -35,6 +35,7 @@ from lakemq.plugins.mqtt.feeds.history_reader import HistoryReader
 from lakemq.plugins.mqtt.feeds.reading import Salvage
 from lakemq.plugins.mqtt.homes.service import SharedSessions
 from lakemq.plugins.mqtt.interest.exchange import InterestExchange
+from lakemq.plugins.mqtt.interest.filtering import FILTER, InterestFilter
 from lakemq.plugins.mqtt.ops.draining import Draining
 from lakemq.plugins.mqtt.routing.bans import Bans
 from lakemq.plugins.mqtt.routing.delayed import Delays
@@ -202,6 +203,9 @@ class MqttEngine:
         self._gathering.hold(True)
         self.arrivals.hold()
         feeds = self._feeds = ClusterFeeds(self.hub, self.broker, self.arrivals)
+        # Replays, and sessions on their way, are not in the index: whatever comes may be theirs.
+        feeds.wanted = lambda: None if self.hub.histories else self.interest.wanted()
+        feeds.still = lambda one: not self.hub.histories and self.interest.still(one)
         # Reversed: the first binding of a topic says how it is created.
         for binding in {one.topic: one for one in reversed(self.settings.bindings)}.values():
             topic = binding.topic
@@ -223,6 +227,9 @@ class MqttEngine:
         self.arrivals.release()
         feeds.begin()
         self.interest.start(self.broker)
+        bound = frozenset(binding.topic for binding in self.hub.bindings)
+        wants = InterestFilter(self.interest.others, self._reader, bound.__contains__).wants
+        self._taps.append(self.broker.filter_batches(FILTER, wants))
         self.express.start(self.broker)
         self._taps += [self.express.stop, self.interest.stop]
         self._system.open()

@@ -35,6 +35,9 @@ topic = "two"
 [[plugins.mqtt.bindings]]
 filter = "three/#"
 topic = "three"
+[[plugins.mqtt.bindings]]
+filter = "four/#"
+topic = "four"
 """
 
 
@@ -54,7 +57,7 @@ class Subscriber:
         self._cluster, self._filter = cluster, topic_filter
         self._stopping = threading.Event()
         self._client = mqtt.Client(
-            CallbackAPIVersion.VERSION2, client_id=f"sub-{node}-{topic_filter[:3]}",
+            CallbackAPIVersion.VERSION2, client_id=f"sub-{node}-{topic_filter[:6]}",
             clean_session=False,
         )  # fmt: skip
         self._client.on_connect = lambda client, *_: client.subscribe(self._filter, qos=1)
@@ -127,6 +130,30 @@ def test_every_node_hears_partitions_that_it_does_not_have(cluster: Cluster) -> 
         each.stop()
         each.assert_in_order(topic)
         assert len(each.heard) == len({payload for _, payload in each.heard})
+
+
+def test_a_subscription_misses_nothing_that_is_published_behind_it(cluster: Cluster) -> None:
+    """Leaders leave out what a node did not want before."""
+    topic = made(cluster, "four", 4, replication=1, min_in_sync=1)
+    load = MqttLoad(cluster, topic)
+    load.start()
+    load_more(load, 100)
+    for node in cluster.names:
+        for number in range(NODES):
+            subscriber = Subscriber(cluster, node, f"{topic}/{number}")
+            assert subscriber.granted.wait(20)
+            mine = b"mqtt-%d-" % number
+            last = max(numbers(load.acked, mine))
+            load_more(load, 150)
+            # Those behind the last acknowledged one may have been under way.
+            acked = {each for each in load.acked.copy() if each.startswith(mine)}
+            subscriber.assert_heard({each for each in acked if int(each[len(mine) :]) > last + 20})
+            subscriber.stop()
+    load.stop()
+
+
+def numbers(values: set[bytes], prefix: bytes) -> list[int]:
+    return [int(each[len(prefix) :]) for each in values.copy() if each.startswith(prefix)]
 
 
 def test_feeds_go_on_when_leaders_are_killed(cluster: Cluster) -> None:

@@ -20,6 +20,7 @@ from lakemq.broker_core.api.errors import (
     UnknownMechanism,
     UnknownTopic,
 )
+from lakemq.broker_core.api.partition_ports import BatchFilter, Wanted
 from lakemq.broker_core.api.ports import (
     AppendDone,
     BoundPublish,
@@ -166,7 +167,10 @@ class MemoryBroker:
         self.topic(topic)
         return MemoryLog(self, topic, self.batches.setdefault(topic, []))
 
-    def reader(self, topic: str, partition: int) -> MemoryReader:
+    def filter_batches(self, name: str, wants: BatchFilter) -> Callable[[], None]:
+        return lambda: None
+
+    def reader(self, topic: str, partition: int, wanted: Wanted | None = None) -> MemoryReader:
         return MemoryReader(self.partition(topic, partition))
 
     def route(self, topic: str, partition: int) -> PartitionLog:

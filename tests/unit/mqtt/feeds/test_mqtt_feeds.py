@@ -15,6 +15,7 @@ from lakemq.broker_core.api.errors import (
     Unavailable,
     UnknownPartition,
 )
+from lakemq.broker_core.api.partition_ports import Wanted
 from lakemq.broker_core.api.records.batch import encode, read_header
 from lakemq.broker_core.api.types import (
     Columns,
@@ -48,6 +49,9 @@ class RemoteBroker(MemoryBroker):
         self.failing: LakeMQError | None = None
         self.asked = asyncio.Event()
         self.news = asyncio.Event()
+        self.wanted: Wanted | None = None
+        self.leaves_out: Callable[[], bool] | None = None
+        """What the leader does when it is asked for what is wanted alone."""
 
     def put(self, value: bytes, count: int = 1) -> None:
         data = encode(Columns([value] * count, [b"t"] * count), now_ms=1, base_offset=self.end)
@@ -75,7 +79,10 @@ class RemoteBroker(MemoryBroker):
     def serves(self, topic: str, partition: int) -> bool:
         return topic != "mqtt"
 
-    def reader(self, topic: str, partition: int) -> RemoteBroker:  # type: ignore[override]
+    def reader(  # type: ignore[override]
+        self, topic: str, partition: int, wanted: Wanted | None = None
+    ) -> RemoteBroker:
+        self.wanted = wanted
         return self
 
     async def bounds(self) -> tuple[Offset, Offset]:
@@ -92,6 +99,8 @@ class RemoteBroker(MemoryBroker):
             raise self.failing
         if not self.start <= offset <= self.end:
             raise OffsetOutOfRange(f"{offset}")
+        if self.wanted is not None and self.leaves_out is not None and self.leaves_out():
+            return FetchResult(b"", Offset(self.end), Offset(self.end), Offset(self.start))
         found = [each for each in self.records if read_header(each.data).last_offset >= offset]
         data = b"".join(each.data for each in found[:2])
         behind = read_header(found[:2][-1].data).last_offset + 1 if found else offset
@@ -204,6 +213,23 @@ async def test_a_deleted_topic_ends_its_feeds() -> None:
         broker._tell("mqtt", None)
         assert engine.arrivals.fed == set()
         assert ("mqtt", 0) not in engine.hub.positions
+
+
+async def test_what_was_left_out_before_a_subscription_is_read_again() -> None:
+    """The leader did not know of the subscription when it looked at the record."""
+    broker = RemoteBroker()
+    async with started(broker, durable=False) as engine:
+        grown = 0
+        engine._feeds.wanted = lambda: Wanted("f", 1)
+        engine._feeds.still = lambda one: grown <= one.number
+        broker.leaves_out = lambda: True
+        broker.put(b"nobody wants it")
+        client = await subscribed(engine)
+        await turns()
+        assert engine.hub.positions["mqtt", 0] == 1
+        grown = 2  # it is told, but the leader has not heard
+        broker.put(b"x")
+        await until(lambda: client.payloads == [b"x"])
 
 
 @pytest.mark.parametrize("seed", seeds(40))

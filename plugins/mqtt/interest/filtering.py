@@ -1,0 +1,66 @@
+"""Which batches of partitions led here another node wants, by the interest that it has told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from lakemq.broker_core.api.cluster.channels import Peer
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.types import CommittedBatch
+from lakemq.plugins.mqtt.interest.others import OthersInterest
+from lakemq.plugins.mqtt.state.records import RecordReader
+
+FILTER: Final = "mqtt.interest"
+_BATCHES_MAX: Final = 256
+_NAMES_MAX: Final = 4096
+"""Names of one batch that are remembered; one with more is wanted."""
+
+Names = frozenset[str] | None
+"""Topic names of a batch; None: it is wanted whatever they are."""
+
+
+class InterestFilter:
+    """Remembers the names of the last batches: several nodes read the same ones."""
+
+    def __init__(
+        self,
+        others: OthersInterest,
+        reader: RecordReader,
+        is_bound: Callable[[str], bool],
+    ) -> None:
+        """`is_bound(topic)`: whether MQTT publishes are stored there."""
+        self._others = others
+        self._reader = reader
+        self._is_bound = is_bound
+        self._names: dict[tuple[str, int, int, int], Names] = {}
+
+    def wants(self, peer: Peer, number: int, batch: CommittedBatch) -> bool:
+        """Implements `BatchFilter`."""
+        if not self._is_bound(batch.topic):
+            return True
+        # The size tells batches apart that came behind another in a topic of the same name.
+        key = (batch.topic, batch.partition, batch.base_offset, len(batch.data))
+        if key not in self._names:
+            if len(self._names) >= _BATCHES_MAX:
+                del self._names[next(iter(self._names))]
+            self._names[key] = self._names_of(batch)
+        names = self._names[key]
+        return names is None or self._others.wants(peer, number, names)
+
+    def _names_of(self, batch: CommittedBatch) -> Names:
+        found: set[str] = set()
+        unreadable = self._reader.unreadable
+        try:
+            for message, meta in self._reader.read(batch):
+                # The node may have to retain it, or to note that it is stored.
+                if message.retain or meta.marked:
+                    return None
+                found.add(message.topic)
+                if len(found) > _NAMES_MAX:
+                    return None
+        except LakeMQError:
+            return None  # who reads it reports it
+        finally:
+            self._reader.unreadable = unreadable  # nor is it counted here
+        return frozenset(found)
