@@ -90,7 +90,7 @@ class InterestExchange(ChannelEvents):
 
     def _group(self, name: str, topic_filter: str) -> None:
         self.own.group_changed((name, topic_filter))
-        self.sharing.changed()
+        self.sharing.changed((name, topic_filter))
         self.on_change()
         self._tell_soon()
 

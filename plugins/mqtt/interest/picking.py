@@ -87,12 +87,16 @@ class Sharing:
         self._strategy = strategy
         self._changes = 0
         self._groups: dict[GroupKey, _Shared] = {}
+        self._keeping: dict[GroupKey, None] = {}
+        """Groups that keep something; they alone are looked at without a message."""
         self._kept_count = self._kept_bytes = 0
         self._missed: list[Missed] = []
 
-    def changed(self) -> None:
-        """Members of groups may have come or gone, here or elsewhere."""
+    def changed(self, key: GroupKey | None = None) -> None:
+        """Members may have come or gone: of that group on this node, or of any group elsewhere."""
         self._changes += 1
+        if key in self._groups and not any(self._own(key)):
+            self._forget(key)
 
     def takes(self, key: GroupKey, message: Message, now_ms: int) -> bool:
         """Whether this node delivers a message to its members of the group."""
@@ -104,17 +108,18 @@ class Sharing:
         views = (view, *(one for one, _ in group.before))
         if any(self._picks(one, key, message) for one in views):
             return True
+        self._keeping[key] = None
         self._keep(group, _Kept(now_ms, message, views))
         return False
 
     def missed(self, now_ms: int) -> list[Missed]:
         """What is to be delivered after all, by what is known now."""
-        for key in list(self._groups):
+        for key in list(self._keeping):
             group = self._refreshed(key, now_ms)
             while group.kept and now_ms - group.kept[0].at_ms >= KEPT_MS:
                 self._drop_oldest(group)
-            if not any(self._own(key)):
-                self._forget(key)
+            if not group.kept:
+                del self._keeping[key]
         missed, self._missed = self._missed, []
         return missed
 
@@ -136,6 +141,7 @@ class Sharing:
 
     def _forget(self, key: GroupKey) -> None:
         group = self._groups.pop(key)
+        self._keeping.pop(key, None)
         while group.kept:
             self._drop_oldest(group)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from lakemq.plugins.mqtt.ops.reports import slow_report
+from lakemq.plugins.mqtt.state.stored_values import BadSnapshot, unpacked_map
 from lakemq.plugins.mqtt.wire.messages import Message
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ SUMMED: Final = (
 )  # fmt: skip
 """Numbers that each node has for itself."""
 OWN: Final = ("retained messages/count", "slow subscribers", "version", "uptime")
+MESSAGE_MAX_BYTES: Final = 256 * 1024
 VALUE_CHARS_MAX: Final = 64 * 1024
 DIGITS_MAX: Final = 20
 Values = dict[str, str]
@@ -73,7 +75,7 @@ def publish_system_topics(
 ) -> Values:
     """Tell subscribers what changed since the last time; returns the values of this node.
 
-    `others`: those of other nodes, as they were checked by `checked_values`: each node's own are
+    `others`: those of other nodes, as `read_values` gave them: each node's own are
     told besides, and the broker is all nodes together. None: there are no other nodes."""
     own = system_values(hub, version, started_ms, now_ms)
     told = {PREFIX + name: value for name, value in summed(own, others or {}).items()}
@@ -95,14 +97,17 @@ def summed(own: Values, others: Mapping[str, Values]) -> Values:
     return found
 
 
-def checked_values(found: Mapping[str, object]) -> Values:
+def read_values(data: bytes) -> Values:
     """What another node has sent as its values, without what this one does not know. Raises
-    ValueError."""
+    BadSnapshot."""
+    if len(data) > MESSAGE_MAX_BYTES:
+        raise BadSnapshot(f"{len(data)} bytes; {MESSAGE_MAX_BYTES} are the most")
+    found = unpacked_map(data)
     values: Values = {}
     for name in (*SUMMED, *OWN):
         value = found.get(name, "")
         if not isinstance(value, str) or len(value) > VALUE_CHARS_MAX:
-            raise ValueError(f"{name} is no text of {VALUE_CHARS_MAX} characters at most")
+            raise BadSnapshot(f"{name} is no text of {VALUE_CHARS_MAX} characters at most")
         is_number = value.isascii() and value.isdigit() and len(value) <= DIGITS_MAX
         if value and (is_number or name not in SUMMED):
             values[name] = value

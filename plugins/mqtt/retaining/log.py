@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
-import msgpack
-
 from lakemq.broker_core.api.errors import CorruptBatch, LakeMQError, UnknownTopic
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.records.batch import CONTROL, split
@@ -27,9 +25,10 @@ from lakemq.plugins.mqtt.state.snapshots import (
     positions_bytes,
     read_positions,
     read_retained,
+    read_source,
     retained_bytes,
+    source_bytes,
 )
-from lakemq.plugins.mqtt.state.stored_values import BadSnapshot, number, text, unpacked_map
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 
 _log: Final = logging.getLogger(__name__)
@@ -203,12 +202,7 @@ class RetainedLog:
         stored = dict(decode_headers(headers)).get(SOURCE) if headers else None
         if stored is None:
             return None
-        found = unpacked_map(stored)
-        try:
-            place = Place(text(found["t"]), number(found["p"]), number(found["o"]))
-            topic_id = found["id"]
-        except KeyError as error:
-            raise BadSnapshot(f"{error} is missing") from None
+        place, topic_id = read_source(stored)
         try:
             return place if self._broker.topic(place.topic).topic_id == topic_id else None
         except UnknownTopic:
@@ -281,9 +275,7 @@ class RetainedLog:
             topic_id = self._broker.topic(source.topic).topic_id
         except UnknownTopic:
             return b""
-        topic, partition, offset = source
-        stored = msgpack.packb({"t": topic, "id": topic_id, "p": partition, "o": offset})
-        return encode_headers(((SOURCE, bytes(stored)),))
+        return encode_headers(((SOURCE, source_bytes(source, topic_id)),))
 
     def _written(self, written_at: int, error: LakeMQError | None) -> None:
         self._writing = False

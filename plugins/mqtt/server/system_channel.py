@@ -12,16 +12,15 @@ from lakemq.broker_core.api.cluster.channels import Channel, ChannelEvents, Peer
 from lakemq.broker_core.api.ports import Broker
 from lakemq.plugins.mqtt.ops.system_topics import (
     Values,
-    checked_values,
     forget_node,
     publish_system_topics,
+    read_values,
 )
 from lakemq.plugins.mqtt.routing.hub import Hub
-from lakemq.plugins.mqtt.state.stored_values import unpacked_map
+from lakemq.plugins.mqtt.state.stored_values import BadSnapshot
 
 _log: Final = logging.getLogger(__name__)
 CHANNEL: Final = "mqtt.system"
-MESSAGE_MAX_BYTES: Final = 256 * 1024
 NODES_MAX: Final = 1_000
 
 
@@ -62,10 +61,8 @@ class SystemChannel(ChannelEvents):
     def message(self, peer: Peer, payload: bytes) -> None:
         """See `ChannelEvents`."""
         try:
-            if len(payload) > MESSAGE_MAX_BYTES:
-                raise ValueError(f"{len(payload)} bytes; {MESSAGE_MAX_BYTES} are the most")
-            values = checked_values(unpacked_map(payload))
-        except ValueError as error:
+            values = read_values(payload)
+        except BadSnapshot as error:
             _log.warning("values of $SYS from node %s are left out: %s", peer.node_id, error)
             return
         if self._others is None:

@@ -31,6 +31,7 @@ from lakemq.plugins.mqtt.state.stored_values import (
     texts_by_text,
     topic_name,
     unpacked,
+    unpacked_map,
 )
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 from lakemq.plugins.mqtt.wire.packets import Properties, Will
@@ -307,5 +308,21 @@ def read_positions(data: bytes) -> Positions:
     """Inverse of `positions_bytes`. Raises BadSnapshot."""
     try:
         return _positions(unpacked(data)["pos"])
+    except KeyError as error:
+        raise BadSnapshot(f"{error} is missing") from None
+
+
+def source_bytes(place: Place, topic_id: str) -> bytes:
+    """Which record a message was retained by."""
+    topic, partition, offset = place
+    return bytes(msgpack.packb({"t": topic, "id": topic_id, "p": partition, "o": offset}))
+
+
+def read_source(data: bytes) -> tuple[Place, str]:
+    """Inverse of `source_bytes`. Raises BadSnapshot."""
+    found = unpacked_map(data)
+    try:
+        place = Place(text(found["t"]), number(found["p"]), number(found["o"]))
+        return place, any_text(found["id"])
     except KeyError as error:
         raise BadSnapshot(f"{error} is missing") from None

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import paho.mqtt.client as paho
 import pytest
@@ -77,7 +78,8 @@ class Client:
 
     def close(self) -> None:
         self.paho.disconnect()
-        self.paho.loop_stop()
+        with suppress(AttributeError):  # paho's thread may forget itself at that moment
+            self.paho.loop_stop()
 
 
 def refused(cluster: Cluster, node: str, client_id: str) -> bool:

@@ -22,6 +22,7 @@ from lakemq.plugins.mqtt.interest import frames as interest_frames
 from lakemq.plugins.mqtt.interest.hashes import Hasher
 from lakemq.plugins.mqtt.interest.others import OthersInterest
 from lakemq.plugins.mqtt.limits import Limits
+from lakemq.plugins.mqtt.ops.system_topics import OWN, SUMMED, read_values, summed
 from lakemq.plugins.mqtt.routing.bans import Ban, BanRules, Bans, check_ban
 from lakemq.plugins.mqtt.routing.delayed import Delayed, delayed_bytes, read_delayed, split_delayed
 from lakemq.plugins.mqtt.routing.history import parse_start
@@ -35,8 +36,10 @@ from lakemq.plugins.mqtt.state.snapshots import (
     read_positions,
     read_retained,
     read_session,
+    read_source,
     retained_bytes,
     session_bytes,
+    source_bytes,
 )
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.encoding import encode
@@ -272,13 +275,19 @@ def homes(data: bytes) -> None:
             Delayed("k", 9, Publish("a", b"x", 1, properties=PROPERTIES), "c", ANONYMOUS)
         ),
         packed({"until": 5, "why": "x"}),
+        source_bytes(Place("t", 1, 2), "00" * 16),
     ],
 )
 def snapshots(data: bytes) -> None:
     """Retained messages, positions, delayed publishes and bans are read, or are no snapshots."""
     built = packed({"v": 1} | _fields(data, "m pos due what from who until why"))
     for each in (data, built):
-        for read in (read_retained, read_positions, lambda kept: read_delayed("k", kept)):
+        for read in (
+            read_retained,
+            read_positions,
+            read_source,
+            lambda kept: read_delayed("k", kept),
+        ):
             with contextlib.suppress(BadSnapshot):
                 read(each)
         bans = Bans(BanRules())
@@ -359,6 +368,15 @@ def interest(data: bytes) -> None:
         others.who("a/b")
         others.ended(peer)
         assert others.who("a/b") == ()
+
+
+@target("mqtt.system", seeds=[packed({"version": "LakeMQ 1", "clients/total": "7"})])
+def system_values(data: bytes) -> None:
+    """What another node counts: it is added up, or refused."""
+    for each in (data, packed(_fields(data, "version uptime clients/total bytes/sent"))):
+        with contextlib.suppress(BadSnapshot):
+            values = read_values(each)
+            assert set(summed(values, {"n": values})) <= {*SUMMED, *OWN}
 
 
 @target("mqtt.express", seeds=[

@@ -93,7 +93,7 @@ class World:
         least = int(name == "a")
         connected = self.rng.randrange(least, 4)
         self.members[name] = Members(connected, self.rng.randrange(3))
-        self.nodes[name].sharing.changed()
+        self.nodes[name].sharing.changed(KEY)
         self.tell(name)
 
     def die(self, name: str) -> None:

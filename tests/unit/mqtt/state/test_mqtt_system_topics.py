@@ -9,7 +9,8 @@ import msgpack
 import pytest
 
 from lakemq.broker_core.api.cluster.channels import Peer
-from lakemq.plugins.mqtt.server.system_channel import MESSAGE_MAX_BYTES, SystemChannel
+from lakemq.plugins.mqtt.ops.system_topics import MESSAGE_MAX_BYTES
+from lakemq.plugins.mqtt.server.system_channel import SystemChannel
 from tests.support.memory_channels import MemoryChannels
 from tests.support.mqtt.bench import START_MS, Bench
 from tests.support.mqtt.memory_broker import MemoryBroker
