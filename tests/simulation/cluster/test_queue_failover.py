@@ -131,14 +131,8 @@ class Run:
                     self.world.move(name, number, self.dice.choice(NODES))
 
     async def kill(self, name: str) -> None:
-        self.world.brokers[name].alive = False
-        host = self.hosts.pop(name)
-        for topic, info in list(self.world.topics.items()):
-            for number, held in enumerate(info.leaders):
-                if held.leader == name:
-                    others = [each for each in NODES if each != name]
-                    self.world.move(topic, number, self.dice.choice(others))
-        await host.stop()
+        self.world.kill(name)
+        await self.hosts.pop(name).stop()
         await asyncio.sleep(self.dice.uniform(0, 1))
         await self.start(name)
 

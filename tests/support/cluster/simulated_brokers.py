@@ -28,6 +28,7 @@ from lakemq.broker_core.api.types import (
     Leadership,
     NodeInfo,
     Offset,
+    PartitionStatus,
     TopicConfig,
     TopicInfo,
 )
@@ -102,7 +103,9 @@ class World:
         to somewhere, and not answered."""
         info, part = self.topics[name], self.parts[name, number]
         pending, part.pending = part.pending, []
-        for each in pending[: self.dice.randint(0, len(pending))]:
+        # A log loses nothing where its leader is the same one.
+        same = info.leaders[number].leader == leader
+        for each in pending[: len(pending) if same else self.dice.randint(0, len(pending))]:
             part.commit(each)
         for each in pending:
             if not each.done.done():
@@ -118,6 +121,15 @@ class World:
         self.topics[name] = changed
         for broker in self.brokers.values():
             self.later(self.dice.uniform(0, LEARN_MAX_S), lambda each=broker: each.learn(changed))
+
+    def kill(self, name: str) -> None:
+        """What the node leads is led by others; it does nothing any more."""
+        self.brokers[name].alive = False
+        others = [each for each in self.names if each != name]
+        for topic, info in list(self.topics.items()):
+            for number, held in enumerate(info.leaders):
+                if held.leader == name:
+                    self.move(topic, number, self.dice.choice(others))
 
     def _caught_up(self, part: Part) -> None:
         part.known_end = part.end
@@ -173,7 +185,11 @@ class SimulatedLog:
 
     @property
     def log_end_offset(self) -> Offset:
-        return Offset(self._part.end)
+        waiting = sum(each.header.last_offset_delta + 1 for each in self._part.pending)
+        return Offset(self._part.end + waiting)
+
+    def status(self) -> PartitionStatus:
+        return PartitionStatus(self._place[1], "online", 0, 0, 0, 0, 0)
 
     def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
         each = Pending(batch, header, asyncio.get_running_loop().create_future())
@@ -313,6 +329,9 @@ class SimulatedBroker:
 
     def route(self, name: str, number: int) -> Route:
         return Route(self.reader(name, number))
+
+    def readable_end(self, name: str, number: int) -> None:
+        """No replica is read here."""
 
     def watch_topics(self, told: Callable[[str, TopicInfo | None], None]) -> Callable[[], None]:
         self._topic_watchers.append(told)
