@@ -1,5 +1,6 @@
 """What waits to be decided or delivered: sinks and transactions, scheduled records. What is asked
-of one sink or transactional id goes to its coordinator; schedules are each node's own."""
+of one sink or transactional id goes to its coordinator; each node tells the schedules that it keeps
+and delivers."""
 
 from __future__ import annotations
 

@@ -136,8 +136,7 @@ class Routes:
 
     async def _follow(self) -> None:
         """Metadata of one node at a time. Another one that tells it instead is asked what is not
-        known from then on; what is a node's own, such as queues, stays where the client is
-        connected to."""
+        known from then on."""
         pauses = backoff_s()
         # The guide comes first, and last of each further round.
         waiting, first_s = [""], self._first_s
