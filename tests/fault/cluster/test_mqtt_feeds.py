@@ -156,6 +156,29 @@ def numbers(values: set[bytes], prefix: bytes) -> list[int]:
     return [int(each[len(prefix) :]) for each in values.copy() if each.startswith(prefix)]
 
 
+def test_what_no_topic_takes_reaches_every_node(cluster: Cluster) -> None:
+    heard = [Subscriber(cluster, node, "loose/+") for node in cluster.names]
+    assert all(each.granted.wait(20) for each in heard)
+    host, _, port = cluster.address("n1", "mqtt").rpartition(":")
+    publisher = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="loose")
+    publisher.connect(host, int(port), 10)
+    publisher.loop_start()
+    # SUBACK does not wait until other nodes know what is wanted.
+    while not all(each.heard for each in heard):
+        publisher.publish("loose/1", b"probe", qos=0)
+        time.sleep(0.05)
+    sent = [b"loose-%d" % number for number in range(200)]
+    for value in sent:
+        publisher.publish("loose/1", value, qos=0)
+    for each in heard:
+        each.assert_heard(set(sent))
+        each.stop()
+        got = [payload for _, payload in each.heard if payload != b"probe"]
+        assert got == sent, "in order, and once"
+    publisher.disconnect()
+    publisher.loop_stop()
+
+
 def test_feeds_go_on_when_leaders_are_killed(cluster: Cluster) -> None:
     topic = made(cluster, "two", 4, replication=2, min_in_sync=1)
     heard = {each.node: each for each in subscribers(cluster, topic)}
