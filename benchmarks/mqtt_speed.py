@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from benchmarks.mqtt_load import (
     start,
     timed,
 )
+from lakemq import connect
 from lakemq.plugins.mqtt.wire.encoding import encode
 from lakemq.plugins.mqtt.wire.packets import V311, Publish
 from tests.support.node.node import NodeProcess
@@ -64,6 +66,36 @@ def wait_for(port: int) -> None:
 def lakemq(folder: Path) -> Iterator[tuple[int, int]]:
     buffers = {"LAKEMQ_PLUGINS__MQTT__WRITE_BUFFER_MAX_BYTES": str(256 * 1024 * 1024)}
     with NodeProcess(folder, environment=buffers) as node:
+        yield node.mqtt_port, node.pid
+
+
+PROCESSES = """
+[node]
+id = "n1"
+processes = {processes}
+[meta]
+port = {0}
+raft_port = 0
+[topics]
+partitions = {partitions}
+[plugins.native]
+port = {1}
+[plugins.mqtt]
+port = {2}
+write_buffer_max_bytes = 268435456
+"""
+
+
+@contextlib.contextmanager
+def several(folder: Path, processes: int, partitions: int) -> Iterator[tuple[int, int]]:
+    """`lakemq start --processes`, once its partitions are spread."""
+    text = PROCESSES.format(
+        *(free_port() for _ in range(3)), processes=processes, partitions=partitions
+    )
+    with NodeProcess(folder, text) as node, connect(node.native) as client:
+        while len({each.leader for each in client.describe_topic("mqtt").partitions}) < processes:
+            time.sleep(0.1)
+        time.sleep(2)  # replicas that moved
         yield node.mqtt_port, node.pid
 
 
@@ -120,6 +152,8 @@ def running(command: list[str], port: int) -> Iterator[int]:
 
 BROKERS = {
     "lakemq": lakemq,
+    "lakemq_4_partitions": partial(several, processes=1, partitions=4),
+    "lakemq_2_processes": partial(several, processes=2, partitions=4),
     "mosquitto": mosquitto,
     "mosquitto_saving": mosquitto_saving,
     "amqtt": amqtt,
@@ -130,8 +164,9 @@ BROKERS = {
 
 
 def cpu_s(pid: int) -> float:
-    times = psutil.Process(pid).cpu_times()
-    return float(times.user + times.system)
+    process = psutil.Process(pid)
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return float(sum(each.user + each.system for each in times))
 
 
 def fan(
