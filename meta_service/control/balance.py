@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -28,6 +29,8 @@ FULL_RATIO: Final = 0.9
 """A node whose disk is as full as this takes no more replicas."""
 DISK_FIGURE: Final = "disk_used_ratio"
 BYTES_FIGURE: Final = "stored_bytes"
+_COMPARED_MAX: Final = 256
+"""Partitions of a node that are compared before one of them moves."""
 
 Loads = Mapping[str, Mapping[str, float]]
 """Figures of the nodes' heartbeats, by node id."""
@@ -151,6 +154,8 @@ class _Planner:
             and (not keeps_without_leader or _can_copy(partition, leaving))
         ]
         self._held: dict[str, dict[int, None]] = {node: {} for node in stays}
+        self._of_topic = Counter[tuple[str, str]]()
+        """(topic id, node) -> its replicas there, of partitions that may move."""
         self._homes, self._fixed = list[_Home](), list[_Home]()
         for home in homes:
             size = self._size(home)
@@ -202,6 +207,7 @@ class _Planner:
             home.nodes = [node for node in home.before if node in self._stays]
             for node in home.nodes:
                 self._held.setdefault(node, {})[number] = None
+                self._of_topic[home.topic.topic_id, node] += 1
         for number, home in enumerate(self._homes):
             self._fill(number, home)
 
@@ -250,12 +256,15 @@ class _Planner:
     def _place(self, number: int, node: str, home: _Home) -> None:
         home.nodes.append(node)
         self._held[node][number] = None
+        self._of_topic[home.topic.topic_id, node] += 1
 
     def _swap(self, number: int, old: str, new: str) -> None:
         home = self._homes[number]
         home.nodes[home.nodes.index(old)] = new
         self._held[old].pop(number)
         self._held[new][number] = None
+        self._of_topic[home.topic.topic_id, old] -= 1
+        self._of_topic[home.topic.topic_id, new] += 1
 
     def _spread(self, number: int, home: _Home) -> None:
         """Where two replicas share a rack and another rack has none, one of them goes there."""
@@ -296,7 +305,22 @@ class _Planner:
         return None
 
     def _movable(self, old: str, new: str) -> int | None:
-        """A partition on the one node that may go to the other."""
+        """A partition on the one node that may go to the other: of the topic that has most more
+        replicas there, so that each topic is spread, and not only the sum of all."""
+        held, best, surplus = self._held[old], None, 0
+        for number in islice([each for each in held if each >= 0], _COMPARED_MAX):
+            home = self._homes[number]
+            topic_id = home.topic.topic_id
+            more = self._of_topic[topic_id, old] - self._of_topic[topic_id, new]
+            if best is not None and more <= surplus:
+                continue
+            if new not in home.nodes and self._keeps_racks(home, old, new):
+                best, surplus = number, more
+        if best is None and len(held) > _COMPARED_MAX:
+            best = self._any_movable(old, new)
+        return best
+
+    def _any_movable(self, old: str, new: str) -> int | None:
         held = self._held[old]
         for number in [each for each in held if each >= 0]:
             home = self._homes[number]

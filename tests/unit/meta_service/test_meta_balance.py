@@ -513,3 +513,13 @@ def test_a_process_may_take_over_what_another_one_of_its_machine_has() -> None:
     before = topic(*[("a",)] * 6)
     moved = after(before, plan([before], PROCESSES[:2]))
     assert Counter(each.replicas for each in moved.partitions) == {("a",): 3, ("a.p2",): 3}
+
+
+def test_each_topic_is_spread_and_not_only_the_sum_of_all() -> None:
+    def of(number: int, count: int) -> TopicDescription:
+        return replace(topic(*[("a",)] * count), name=f"t{number}", topic_id=f"{number:032x}")
+
+    topics = [of(1, 40), of(2, 4), of(3, 6), of(4, 2)]
+    planned = plan(topics, [node("a"), node("b")])
+    moved = Counter(move.topic for move in planned)
+    assert moved == {"t1": 20, "t2": 2, "t3": 3, "t4": 1}
