@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from lakemq.broker_core.api.cluster.channels import Peer
 from lakemq.broker_core.api.errors import LakeMQError
@@ -18,6 +17,9 @@ from lakemq.broker_core.api.types import (
     Offset,
     PartitionStatus,
 )
+
+if TYPE_CHECKING:  # pure modules take types from here
+    import asyncio
 
 Tap = Callable[[Sequence[CommittedBatch]], None]
 """Called with batches that became readable, in offset order, once per flush; must neither block

@@ -188,7 +188,8 @@ def remove_node(draft: Draft, command: RemoveNode) -> Any:
 
 # ------------------------------------------------------------ placement
 #
-# Even load first, then racks: replicas of one partition go to as many racks as there are.
+# Each topic is spread evenly, over the least loaded nodes first; replicas of one partition go to as
+# many racks as there are.
 
 
 class Candidate(NamedTuple):
@@ -222,7 +223,9 @@ def place(
     `loads`: replicas that a node has already. Fewer replicas than asked for when there are fewer
     machines; none when there is no node.
     """
-    replicas_of = {node.node_id: loads.get(node.node_id, 0) for node in candidates}
+    # What a node has of this topic counts first: one that is empty would get most of it, and
+    # most of the topic's work.
+    replicas_of = {node.node_id: (0, loads.get(node.node_id, 0)) for node in candidates}
     leaders_of = dict.fromkeys(replicas_of, 0)
     placed = []
     for _ in range(partitions):
@@ -230,7 +233,8 @@ def place(
         # The first replica is the preferred leader: it is the node that leads the fewest of these.
         chosen.sort(key=lambda node: (leaders_of[node.node_id], node.node_id))
         for node in chosen:
-            replicas_of[node.node_id] += 1
+            own, before = replicas_of[node.node_id]
+            replicas_of[node.node_id] = (own + 1, before)
         if chosen:
             leaders_of[chosen[0].node_id] += 1
         placed.append(tuple(node.node_id for node in chosen))
@@ -238,7 +242,7 @@ def place(
 
 
 def _choose(
-    candidates: Sequence[Candidate], replicas_of: Mapping[str, int], count: int
+    candidates: Sequence[Candidate], replicas_of: Mapping[str, tuple[int, int]], count: int
 ) -> list[Candidate]:
     """The least loaded nodes, each as far from those before as there are any."""
     left = sorted(candidates, key=lambda node: (replicas_of[node.node_id], node.node_id))
