@@ -51,6 +51,9 @@ REPAIRS_AT_ONCE: Final = 20
 WELCOME_S: Final = 60.0
 """Time in which a node that has joined is given partitions that are nearly empty: leaders tell
 sizes by turns, and replicas that topics want come first."""
+WELCOME_AFTER_S: Final = 6.0
+"""A node that joins waits so long for the first of them: leaders tell all sizes within 5 s, unless
+they lead thousands, and a plan that knew of some topics alone would move no others."""
 EMPTY_BYTES: Final = 1 << 20
 """A partition of this size is copied in no time: it is placed as if it were new."""
 
@@ -242,6 +245,8 @@ class Mover:
             for name, since_s in self._joined.items()
             if since_s is None or now_s - since_s < WELCOME_S
         }
+        if any(s is not None and now_s - s < WELCOME_AFTER_S for s in self._joined.values()):
+            return
         now = (sorted(active), self._gateway.cache.revision, len(self._sizes()))
         room = REPAIRS_AT_ONCE - self.moving()
         if now == self._welcomed or room <= 0 or all(s is None for s in self._joined.values()):
