@@ -172,7 +172,7 @@ async def _run(config: Config) -> None:
     # not, and SIGHUP ends neither.
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
     if config.node.process:
-        loop.add_reader(sys.stdin.fileno(), stop.set)  # the end of who started this process
+        _stop_with_parent(loop, stop)
     await node.start()
     following = loop.create_task(_reload_at(hangup, node))
     try:
@@ -193,6 +193,16 @@ async def _run(config: Config) -> None:
         following.cancel()
         notify(STOPPING)
         await node.stop()
+
+
+def _stop_with_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Standard input is a pipe from who started this process, and ends with that."""
+
+    def ended() -> None:
+        loop.remove_reader(sys.stdin.fileno())
+        stop.set()
+
+    loop.add_reader(sys.stdin.fileno(), ended)
 
 
 async def _reload_at(hangup: asyncio.Event, node: Node) -> None:

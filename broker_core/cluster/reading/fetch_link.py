@@ -53,7 +53,8 @@ class FetchLink:
         self.last_used_s = loop.time()
         if not self._up.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._up.wait(), connect_s)
+                async with asyncio.timeout(connect_s):
+                    await self._up.wait()
         if not self._up.is_set():
             raise Unavailable(f"node {self._node} can't be reached")
         self._next_id += 1

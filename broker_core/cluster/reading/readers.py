@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from lakemq.broker_core.api.backoff import Backoff
-from lakemq.broker_core.api.errors import NotLeader, Unavailable, UnknownTopic
+from lakemq.broker_core.api.errors import LakeMQError, NotLeader, Unavailable, UnknownTopic
 from lakemq.broker_core.api.leadership import check_partition, leadership, leads
 from lakemq.broker_core.api.partition_ports import Wanted
 from lakemq.broker_core.api.ports import PartitionLog
@@ -56,10 +56,15 @@ class Readers:
         under_way.add(asking)
         try:
             return await asking.task
-        except asyncio.CancelledError:
-            if not asking.moved:
-                raise
-            raise NotLeader(f"{leader} leads it no more") from None
+        except (asyncio.CancelledError, LakeMQError):
+            caller = asyncio.current_task()
+            # Whoever reads is being ended: that must not be lost because the request has failed, or
+            # was given up, in the same moment.
+            if caller is not None and caller.cancelling():
+                raise asyncio.CancelledError from None
+            if asking.moved:
+                raise NotLeader(f"{leader} leads it no more") from None
+            raise
         finally:
             asking.task.cancel()
             under_way.discard(asking)

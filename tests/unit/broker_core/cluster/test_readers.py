@@ -346,6 +346,32 @@ async def test_a_caller_that_asks_for_more_is_not_read_from(
     await asyncio.gather(serving, return_exceptions=True)
 
 
+@pytest.mark.parametrize("moved", [False, True])
+async def test_a_reader_ends_though_its_request_fails_as_it_is_ended(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch, moved: bool
+) -> None:
+    _, second = nodes
+    asked = asyncio.Event()
+
+    class Link:
+        async def ask(self, request: object, connect_s: float) -> FetchResult:
+            asked.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise Unavailable("the link is lost in this moment") from None
+            raise AssertionError
+
+    monkeypatch.setattr(second.readers.links, "to", lambda _: Link())
+    reading = asyncio.create_task(fetch(second, 0))
+    await asked.wait()
+    if moved:
+        second.readers.changed("t", topic("n2"))
+    reading.cancel()
+    done, _ = await asyncio.wait([reading], timeout=3)
+    assert done and reading.cancelled()
+
+
 BATCH = encode(Columns([b"a", b"b"]), now_ms=1)
 
 
