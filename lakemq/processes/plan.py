@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from lakemq.broker_core.api.errors import ConfigError
 from lakemq.broker_core.configuration.config import Config
 from lakemq.broker_core.configuration.settings import PROCESSES_MAX
 from lakemq.meta_service.api.hosts import is_wildcard, join_host
@@ -92,9 +91,7 @@ def left_behind(config: Config, count: int) -> list[str]:
     folder = folder_of(config, 1) / FOLDER
     try:
         names = [each.name for each in folder.iterdir()]
-    except FileNotFoundError:
+    except OSError:  # a data folder that can't be used is told when it is opened
         return []
-    except OSError as error:
-        raise ConfigError(f"{folder}: {error.strerror}") from None
     numbers = sorted(int(each) for each in names if each.isdecimal() and int(each) > count)
     return [process_id(config.node.id, each) for each in numbers]

@@ -58,8 +58,8 @@ class Readers:
             return await asking.task
         except (asyncio.CancelledError, LakeMQError):
             caller = asyncio.current_task()
-            # Whoever reads is being ended: that must not be lost because the request has failed, or
-            # was given up, in the same moment.
+            # The reader itself is being ended: that must not be lost because its request has
+            # failed, or was given up, in the same moment.
             if caller is not None and caller.cancelling():
                 raise asyncio.CancelledError from None
             if asking.moved:
