@@ -68,7 +68,8 @@ def test_a_watch_is_counted_while_it_is_open(cluster: Cluster) -> None:
 
 
 async def publish(port: int) -> None:
-    there = aiomqtt.Client("127.0.0.1", port, protocol=aiomqtt.ProtocolVersion.V5)
+    # Longer than the node waits for a leader.
+    there = aiomqtt.Client("127.0.0.1", port, protocol=aiomqtt.ProtocolVersion.V5, timeout=60)
     async with there as client, asyncio.timeout(60):
         await client.publish("alone/1", b"x", qos=1)
 
