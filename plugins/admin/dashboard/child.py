@@ -43,7 +43,7 @@ def arguments_of(settings: AdminSettings, address: str) -> list[str]:
     for name in settings.proxies:
         words += ["--proxy", name]
     words += ["--connections-max", str(settings.connections_max)]
-    words += ["--unauthenticated-timeout-ms", str(settings.unauthenticated_timeout_ms)]
+    words += ["--login-timeout-ms", str(settings.unauthenticated_timeout_ms)]
     return words
 
 

@@ -26,7 +26,9 @@ ConnectionsMax = Annotated[
 UnauthenticatedTimeoutMs = Annotated[
     int,
     typer.Option(
-        min=100, help="Close a connection without a login that got no answer for so long."
+        "--login-timeout-ms",
+        min=100,
+        help="Close a connection without a login that got no answer for so long.",
     ),
 ]
 

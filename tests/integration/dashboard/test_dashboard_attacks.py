@@ -33,7 +33,7 @@ ADDRESS_MOST = MOST // 4
 """Of one address, without a login."""
 TIMEOUT_S = 1.0
 SOON_S = 8.0
-BOUNDS = ("--connections-max", str(MOST), "--unauthenticated-timeout-ms", "1000")
+BOUNDS = ("--connections-max", str(MOST), "--login-timeout-ms", "1000")
 OTHER = "127.0.0.2"
 
 
