@@ -131,15 +131,17 @@ async def _native(
         broker.bootstrap, timeout_s=10, tls=tls_of(broker), token=login.token,
         username=login.username, password=login.password, mechanism=login.mechanism,
     ) as client:  # fmt: skip
-        await client.create_topic(name, partitions)
+        made = asyncio.ensure_future(client.create_topic(name, partitions))
         try:
+            await asyncio.shield(made)  # a signal does not leave a topic that is being made
             async with await client.producer(acks=acks, delivery_timeout_ms=10_000) as producer:
                 await producer.send(name, load.value)  # connects, and learns where to
                 return await offer(
                     lambda: producer.send(name, load.value), rate=load.rate, seconds=load.seconds
                 )
         finally:
-            if not keep:
+            await asyncio.wait({made})
+            if not keep and not made.exception():
                 await client.delete_topic(name)
 
 

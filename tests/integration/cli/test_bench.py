@@ -55,7 +55,7 @@ def test_ended_early_it_deletes_its_topic(node: NodeProcess, client: lakemq.Sync
         deadline = time.monotonic() + 60
         while not topics(client):
             assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
+            time.sleep(0.001)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 143
     finally:
