@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader, Unavailable
-from lakemq.plugins.native.sdk.net.routes import Routes
+from lakemq.plugins.native.sdk.net.routes import Heard, Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 
 StubT = TypeVar("StubT")
@@ -32,6 +32,8 @@ class CoordinatorCalls(Generic[StubT]):
     @property
     def stub(self) -> StubT:
         """Calls on the coordinator, as far as known."""
+        if self.routes.view.is_fenced(self.address):
+            self.address = ""  # another node has taken over, or soon will
         return self._stub_of(self.address)
 
     @property
@@ -59,10 +61,12 @@ class CoordinatorCalls(Generic[StubT]):
         self, method: str, request: Any, timeout_s: float, attempt_s: float = ATTEMPT_S
     ) -> Any:
         """The answer of the coordinator, as far as known. A retriable error may be of another node,
-        which the next attempt leaves. `attempt_s`: as long where there are other nodes."""
+        which the next attempt leaves. `attempt_s`: as long where there are other nodes, and the one
+        that is asked is not fenced meanwhile."""
         limit_s = timeout_s if self.alone else min(attempt_s, timeout_s)
         try:
-            return await getattr(self.stub, method)(request, timeout=limit_s)
+            call = getattr(self.stub, method)(request, timeout=limit_s)
+            return await Heard(self.routes, self.address).answer(call)
         except LakeMQError as error:
             if error.retriable:
                 self.failed(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -48,6 +48,8 @@ class ClusterView:
         self._leaders: dict[str, list[tuple[str, int]]] = {}
         """Topic -> (leader, epoch) by partition."""
         self._racks: dict[str, str] = {}
+        self._fenced: frozenset[str] = frozenset()
+        """Addresses of nodes that the MetaService does not hear."""
         self._in_sync: dict[str, list[Sequence[str]]] = {}
         """Topic -> node ids by partition, where that was asked for."""
         self._avoided_s: dict[tuple[str, int], tuple[str, float]] = {}
@@ -62,10 +64,16 @@ class ClusterView:
         self._leaders.clear()
         self.version += 1
 
-    def set_nodes(self, addresses: Mapping[str, str], racks: Mapping[str, str] = NOWHERE) -> None:
-        """Replace the addresses, node id -> `host:port`, and racks."""
+    def set_nodes(
+        self,
+        addresses: Mapping[str, str],
+        racks: Mapping[str, str] = NOWHERE,
+        fenced: Iterable[str] = (),
+    ) -> None:
+        """Replace the addresses, node id -> `host:port`, racks, and which nodes are fenced."""
         self._addresses = dict(addresses)
         self._racks = dict(racks)
+        self._fenced = frozenset(addresses.get(each, "") for each in fenced) - {""}
         self.version += 1
 
     def set_topic(
@@ -163,6 +171,11 @@ class ClusterView:
             return HERE
         leader, epoch = leaders[partition]
         return Route(self._addresses.get(leader, ""), epoch)
+
+    def is_fenced(self, address: str) -> bool:
+        """Whether the node at `address` is one that coordinates and leads nothing, as it is not
+        heard."""
+        return address in self._fenced
 
     def addresses(self) -> list[str]:
         """Of all nodes that are known, by their ids."""

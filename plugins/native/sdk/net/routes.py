@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 
-from lakemq.broker_core.api.errors import LakeMQError, NotLeader
+from lakemq.broker_core.api.errors import LakeMQError, NotLeader, Unavailable
 from lakemq.plugins.native.proto import metadata_pb2 as pb
 from lakemq.plugins.native.proto.metadata_pb2_grpc import MetadataStub
 from lakemq.plugins.native.sdk.net import calls as wire
@@ -22,7 +22,7 @@ from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 if TYPE_CHECKING:  # exists in the stub file only
     from lakemq.plugins.native.proto.native_pb2_grpc import NativeAsyncStub
 
-
+T = TypeVar("T")
 SILENT_S: Final = 3.0
 """A node whose metadata stream says nothing for so long is left for another."""
 _FIRST_S: Final = 1.5
@@ -204,6 +204,7 @@ class Routes:
             view.set_nodes(
                 {each.node_id: each.address for each in update.nodes},
                 {each.node_id: each.rack for each in update.nodes if each.state == "active"},
+                [each.node_id for each in update.nodes if each.state == "fenced"],
             )
         for topic in update.topics:
             view.set_topic(
@@ -235,3 +236,38 @@ class Led:
     def _rerouted(self) -> None:
         if self._routes.reads_elsewhere(*self._place, self._route):
             self._call.end(NotLeader("another node is to be read from by now"))
+
+
+class Heard:
+    """Waits for the answer of a node as long as metadata says that the node is there."""
+
+    def __init__(self, routes: Routes, address: str) -> None:
+        """`address`: of the node; empty: the guide."""
+        self._routes, self._address = routes, address
+        self._channel = routes.guide.current
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        routes.watch(self._look)
+
+    def _look(self) -> None:
+        routes = self._routes
+        if self._address:
+            gone = routes.view.is_fenced(self._address)
+        else:
+            gone = routes.guide.current is not self._channel
+        if gone and not self._gone.done():
+            self._gone.set_result(None)
+
+    async def answer(self, call: Awaitable[T]) -> T:
+        """What `call`, made on that node, returns. Raises Unavailable once the node is fenced or,
+        as the guide, was left: what the call did there is not known."""
+        asked = asyncio.ensure_future(call)
+        try:
+            waiting: list[asyncio.Future[Any]] = [asked, self._gone]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                return asked.result()
+            who = f"the node at {self._address}" if self._address else "the node that was asked"
+            raise Unavailable(f"{who} is not heard any more")
+        finally:
+            asked.cancel()
+            await asyncio.wait([asked])

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _ATTEMPT_S: Final = 12.0
 """Of a call in a cluster: a commit is answered within `transactions.commit_wait_ms`, 10 s."""
+_FOUND_MAX: Final = 1000
+"""Owners whose coordinators are remembered."""
 _SILENT_S: Final = 3.0
 """A coordinator that has batches and answers none of them for so long is asked for again."""
 _KINDS: Final = {SINK: pb.OWNER_KIND_SINK, TRANSACTION: pb.OWNER_KIND_TRANSACTION}
@@ -111,6 +113,16 @@ class Staging:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._stubs: dict[str, TransactionsAsyncStub] = {}
+        self._found: dict[tuple[str, str], _Calls] = {}
+        """By kind and name: what calls learned of an owner's coordinator, later ones know."""
+
+    def _calls_of(self, session: SinkHandle) -> _Calls:
+        key = session.kind, session.name
+        if key not in self._found:
+            if len(self._found) == _FOUND_MAX:
+                self._found.clear()
+            self._found[key] = self._calls(session.address)
+        return self._found[key]
 
     def _calls(self, address: str = "") -> _Calls:
         """Calls that find and follow a coordinator; `address`: where it was last."""
@@ -137,6 +149,7 @@ class Staging:
         self._connection.routes.start()  # another node may have to be asked for the coordinator
         calls = self._calls()
         answer = await self._call(calls, "OpenOwner", lambda: request)
+        self._found.pop((kind, name), None)
         return SinkHandle(kind, name, answer.epoch, answer.last_batch_id, calls.address)
 
     def writer(
@@ -152,7 +165,7 @@ class Staging:
     ) -> StagedWriter:
         """Stage records as one attempt of one task; an async context manager."""
         return StagedWriter(
-            self._calls(session.address),
+            self._calls_of(session),
             self._connection,
             session,
             batch_id,
@@ -190,7 +203,7 @@ class Staging:
             )
 
         # Safe to repeat, at any node: the coordinator compares the batch id with the newest one.
-        answer = await self._call(self._calls(session.address), "CommitStaged", request)
+        answer = await self._call(self._calls_of(session), "CommitStaged", request)
         return CommitResult(CommitOutcome(answer.outcome), answer.last_batch_id, answer.applied)
 
     async def abort(self, session: SinkHandle, batch_id: int) -> None:
@@ -198,7 +211,7 @@ class Staging:
         request = pb.AbortStagedRequest(
             owner=owner_message(session.kind, session.name), epoch=session.epoch, batch_id=batch_id
         )
-        await self._call(self._calls(session.address), "AbortStaged", lambda: request)
+        await self._call(self._calls_of(session), "AbortStaged", lambda: request)
 
     # -- operators
 
