@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.limits.user_shares import Owner, UserShares
+from lakemq.broker_core.api.scheduling.due_queue import DueQueue
 from lakemq.plugins.mqtt.routing.shares import Holdings
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 
 CLEARED_MAX: Final = 10_000
 """Names without a message whose last record is remembered; the oldest are forgotten beyond."""
+EXPIRED_AT_ONCE: Final = 1000
+"""Messages that are forgotten in one turn of the event loop."""
 AWAITED_MS: Final = 60_000
 """How long room is held for a message that is being stored."""
 
@@ -38,6 +41,14 @@ class _Awaited(NamedTuple):
     """Of the largest."""
     until_ms: int
     messages: int = 1
+
+
+class _Expiring(NamedTuple):
+    """A topic name whose message expires."""
+
+    key: str
+    due_ms: int
+    size_bytes: int = 0
 
 
 class Retained:
@@ -66,6 +77,7 @@ class Retained:
         self.count_max = count_max
         self.bytes_max = bytes_max
         self._root = _Node()
+        self._expiring: DueQueue[_Expiring] = DueQueue()
 
     def take_changes(self) -> dict[str, Message | None]:
         """Topic name -> what is retained now, for all that changed since the last call."""
@@ -219,6 +231,12 @@ class Retained:
         node.message, node.owner, node.source = message, owner, source
         self._count_message(node, message, 1)
         self._cleared.pop(message.topic, None)
+        if message.expires_ms is not None:
+            expiring = _Expiring(message.topic, message.expires_ms)
+            self._expiring.add(expiring)
+            self._expiring.schedule(expiring)
+        else:
+            self._expiring.remove(message.topic)
 
     def forget(self, topic: str, place: Place | None = None) -> None:
         """Remove a topic name's message, if it has one. `place`: of the record that says so."""
@@ -235,6 +253,7 @@ class Retained:
             self._cleared[topic] = source
             if len(self._cleared) > CLEARED_MAX:
                 del self._cleared[next(iter(self._cleared))]
+        self._expiring.remove(topic)
         path: list[tuple[_Node, str]] = []
         node = self._root
         for level in topic.split("/"):
@@ -302,15 +321,18 @@ class Retained:
                 yield node.message
             stack += node.children.values()
 
-    def drop_expired(self, now_ms: int) -> None:
-        """Forget messages whose expiry interval is over (3.3.1.3)."""
-        gone = [
-            message.topic
-            for message in self.everything()
-            if message.expires_ms is not None and message.expired(now_ms)
-        ]
-        for topic in gone:
-            self.forget(topic)
+    def drop_expired(self, now_ms: int, *, alone: bool) -> bool:
+        """Forget messages whose expiry interval is over (3.3.1.3), `EXPIRED_AT_ONCE` at most;
+        whether there may be more. `alone`: no other node holds what is retained here."""
+        due = self._expiring.take(now_ms, EXPIRED_AT_ONCE)
+        for topic, *_ in due:
+            source = self.source_of(topic)
+            had = self._remove(topic, source)
+            # One that lies in no topic may have been replaced elsewhere, and nothing would tell
+            # that from what is said of the older one: each node forgets it by itself.
+            if had and (alone or source is not None):
+                self._note(topic, None)
+        return len(due) == EXPIRED_AT_ONCE
 
     def everything(self) -> Iterator[Message]:
         """All messages, expired ones and those of `$SYS` too."""

@@ -467,7 +467,9 @@ class MqttEngine:
         self.after()
 
     def _release_due(self) -> None:
-        if release_due(self.hub, self.now_ms()):
+        hub, now_ms = self.hub, self.now_ms()
+        more = hub.retained.drop_expired(now_ms, alone=not hub.has_peers)
+        if release_due(hub, now_ms) or more:
             self.later(0.02, self._release_due)
         self.after()
 

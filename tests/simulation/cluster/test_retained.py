@@ -47,9 +47,11 @@ class Node:
     def hear(self, partition: int) -> None:
         records, at = self.world.records[partition], self.heard[partition]
         if at < len(records):
-            name, payload = records[at]
+            name, payload, expires_ms = records[at]
             place = Place("t", partition, at)
-            self.kept.put(Message(name, payload, 1, True, 0, origin="x", place=place), let_in=True)
+            message = Message(name, payload, 1, True, 0, origin="x", place=place)
+            message.expires_ms = expires_ms
+            self.kept.put(message, let_in=True)
             self.heard[partition] += 1
 
     def read_one(self) -> None:
@@ -82,7 +84,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.now_ms = 0
-        self.records: list[list[tuple[str, bytes]]] = [[] for _ in range(PARTITIONS)]
+        self.records: list[list[tuple[str, bytes, int | None]]] = [[] for _ in range(PARTITIONS)]
         self.log: list[Entry] = []
         self.leaders = ["a"] * PARTITIONS
         self.seen = [0] * PARTITIONS
@@ -100,12 +102,15 @@ class World:
         node = self.nodes[rng.choice(NODES)]
         partition = rng.randrange(PARTITIONS)
         what = rng.choices(
-            ("publish", "free", "hear", "read", "begin", "end", "lead", "die", "wait"),
-            (8, 2, 20, 20, 6, 8, 1, 0.4, 3),
+            ("publish", "free", "hear", "read", "begin", "end", "lead", "die", "wait", "expire"),
+            (8, 2, 20, 20, 6, 8, 1, 0.4, 3, 2),
         )[0]
         if what == "publish":
             payload = b"" if rng.random() < 0.2 else b"%d" % len(self.records[partition])
-            self.records[partition].append((rng.choice(NAMES[partition]), payload))
+            expires_ms = self.now_ms + rng.randrange(2000) if rng.random() < 0.2 else None
+            self.records[partition].append((rng.choice(NAMES[partition]), payload, expires_ms))
+        elif what == "expire":
+            node.kept.drop_expired(self.now_ms, alone=False)
         elif what == "free":
             self.free(node)
         elif what == "hear":
@@ -136,6 +141,7 @@ class World:
                 for partition in range(PARTITIONS):
                     while node.heard[partition] < len(self.records[partition]):
                         node.hear(partition)
+                node.kept.drop_expired(self.now_ms, alone=False)
                 node.end("stored")
                 node.begin()
                 node.end("stored")
@@ -146,7 +152,10 @@ class World:
     def problems(self) -> list[str]:
         newest: dict[str, bytes] = {}
         for records in self.records:
-            newest |= dict(records)
+            newest |= {
+                name: payload if expires_ms is None else b""
+                for name, payload, expires_ms in records
+            }
         found = []
         fresh = Node(self, "a", [len(each) for each in self.records])
         for node in [*self.nodes.values(), fresh]:
