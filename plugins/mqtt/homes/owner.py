@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from lakemq.broker_core.api.backoff import Backoff
-from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.errors import LakeMQError, Unavailable
 from lakemq.broker_core.api.limits.user_shares import owner_of
 from lakemq.plugins.mqtt.homes import frames, moving
 from lakemq.plugins.mqtt.homes.frames import Code, Kind, Outcome, Saved
@@ -40,6 +40,8 @@ _STATE_MAX_BYTES: Final = 3 * 1024 * 1024
 """Of a session: more fits no message between nodes."""
 _SETTLE_S: Final = 0.3
 """How long what is let go of may wait for QoS 2 publishes that are being stored."""
+_HOME_KNOWN_S: Final = 0.3
+"""How long a node that says it is a home may be ahead of what is known here."""
 _RETRY_FIRST_MS: Final = 20
 _RETRY_MAX_MS: Final = 500
 _rng: Final = random.Random()
@@ -63,7 +65,7 @@ class Homes(Protocol):
         """Raises UnknownTopic."""
 
     async def ends(self) -> Positions:
-        """High watermarks of bound partitions, as their leaders know them."""
+        """Where bound partitions end, as their leaders know."""
 
     async def ask(self, node: str, payload: bytes, timeout_s: float) -> bytes:
         """Ask a node, this one too. Raises LakeMQError."""
@@ -313,9 +315,19 @@ class SessionOwner:
 
     # -- letting go
 
-    async def let_go(self, data: bytes) -> bytes:
-        """Answer `Kind.LET_GO`. Raises BadSnapshot."""
+    async def _check_home(self, node: str, client_ids: Sequence[str]) -> None:
+        """No other node may say what becomes of sessions: raises Unavailable. One that has just
+        come to lead may know of it first."""
+        end = asyncio.get_running_loop().time() + _HOME_KNOWN_S
+        while stranger := next((one for one in client_ids if self._home_of(one) != node), None):
+            if asyncio.get_running_loop().time() > end:
+                raise Unavailable(f"node {node} is not known here as the home of {stranger!r}")
+            await asyncio.sleep(0.02)
+
+    async def let_go(self, node: str, data: bytes) -> bytes:
+        """Answer `Kind.LET_GO` of a node. Raises BadSnapshot; Unavailable unless it is the home."""
         asked = frames.read_asks(data)
+        await self._check_home(node, [one.client_id for one in asked])
         for one in asked:
             if one.client_id in self._claiming:
                 self._parted[one.client_id] = max(one.epoch, self._parted.get(one.client_id, 0))
@@ -424,9 +436,11 @@ class SessionOwner:
         pages = pages or self._owned.pages(partition)
         return frames.owned_bytes(pages, self._owned.page(partition, page, pages))
 
-    def known(self, data: bytes) -> bytes:
-        """Answer `Kind.KNOWN`. Raises BadSnapshot."""
-        self._know(frames.read_known(data))
+    async def known(self, node: str, data: bytes) -> bytes:
+        """Answer `Kind.KNOWN` of a node. Raises BadSnapshot; Unavailable unless it is the home."""
+        known = frames.read_known(data)
+        await self._check_home(node, [one.client_id for one in known])
+        self._know(known)
         return b""
 
     def _know(self, known: Sequence[Known]) -> None:

@@ -185,8 +185,8 @@ class SharedSessions(ChannelEvents):
         return node == self._broker.node_id or (channel is not None and node in channel.nodes())
 
     async def ends(self) -> Positions:
-        """High watermarks of bound partitions, as their leaders know them; none of those that can't
-        be asked in time."""
+        """Where bound partitions end, as their leaders know: publishes of an owner that has died
+        may lie there that are not committed yet. None of those that can't be asked in time."""
         keys = list(self._hub.positions)
         found = await asyncio.gather(*map(self._end, keys))
         return {key: end for key, end in zip(keys, found, strict=True) if end is not None}
@@ -194,7 +194,7 @@ class SharedSessions(ChannelEvents):
     async def _end(self, key: tuple[str, int]) -> int | None:
         with contextlib.suppress(LakeMQError, TimeoutError):
             async with asyncio.timeout(_ENDS_S):
-                return (await self._broker.reader(*key).bounds())[1]
+                return await self._broker.reader(*key).log_end()
         return None
 
     async def ask(self, node: str, payload: bytes, timeout_s: float) -> bytes:
@@ -225,10 +225,12 @@ class SharedSessions(ChannelEvents):
             if kind is Kind.ANNOUNCE:
                 return await self.home.announced(node, life, data)
             if kind is Kind.LET_GO:
-                return await self.owner.let_go(data)
+                return await self.owner.let_go(node, data)
+            if kind is Kind.KNOWN:
+                return await self.owner.known(node, data)
             if kind is Kind.OFFER:
                 self.owner.adopt(await self.home.offered(node, data))
                 return b""
-            return self.owner.owned(data) if kind is Kind.OWNED else self.owner.known(data)
+            return self.owner.owned(data)
         except BadSnapshot as error:
             raise InvalidRequest(f"node {peer.node_id}: {error}") from None
