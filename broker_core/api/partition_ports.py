@@ -157,5 +157,9 @@ class PartitionReader(Protocol):
     async def bounds(self) -> tuple[Offset, Offset]:
         """Where the log starts, and its high watermark: the leader's word."""
 
+    async def log_end(self) -> Offset:
+        """Behind the last record that the leader has, committed or not: its word. A leader of an
+        older build tells its high watermark."""
+
     async def offset_for_timestamp(self, timestamp_ms: int) -> Offset:
         """As `PartitionLog.offset_for_timestamp`: the leader's word."""

@@ -41,7 +41,7 @@ class Wants(IntEnum):
 
     BATCHES = 0
     BOUNDS = 1
-    """Where the log starts, and its high watermark."""
+    """Where the log starts, its high watermark, and where it ends."""
     TIME = 2
     """The first offset whose record is not older than a time."""
 

@@ -178,7 +178,7 @@ class _Caller:
             return await log.fetch(
                 Offset(request.offset), bytes_max=min(request.bytes_max, ANSWER_MAX_BYTES)
             )
-        offset = Offset(0)
+        offset = log.log_end_offset
         if request.wants is Wants.TIME:
             offset = await log.offset_for_timestamp(request.timestamp_ms)
         return FetchResult(b"", offset, log.high_watermark, log.log_start_offset)

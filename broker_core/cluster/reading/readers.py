@@ -133,6 +133,18 @@ class Reader:
 
         return await self._patiently(once)
 
+    async def log_end(self) -> Offset:
+        """See `PartitionReader.log_end`."""
+
+        async def once() -> Offset:
+            log = self._led_here()
+            if log is not None:
+                return log.log_end_offset
+            got = await self._ask(Wants.BOUNDS)
+            return max(got.next_offset, got.high_watermark)
+
+        return await self._patiently(once)
+
     async def offset_for_timestamp(self, timestamp_ms: int) -> Offset:
         """See `PartitionReader.offset_for_timestamp`."""
 

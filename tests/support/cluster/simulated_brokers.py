@@ -242,6 +242,9 @@ class SimulatedReader:
         log = await self._world.leader_log(*self._place)
         return log.log_start_offset, log.high_watermark
 
+    async def log_end(self) -> Offset:
+        return (await self._world.leader_log(*self._place)).log_end_offset
+
     async def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> AppendResult:
         """As a route: again and again until it is answered."""
         while True:

@@ -483,3 +483,6 @@ class MemoryReader:
 
     async def bounds(self) -> tuple[Offset, Offset]:
         return self._log.log_start_offset, self._log.high_watermark
+
+    async def log_end(self) -> Offset:
+        return self._log.log_end_offset

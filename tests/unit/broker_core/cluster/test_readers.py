@@ -48,6 +48,7 @@ from lakemq.broker_core.cluster.reading.readers import Readers
 from lakemq.broker_core.cluster.streams import ByteStream
 from lakemq.broker_core.cluster.wire import BadFrame
 from lakemq.broker_core.partitions import Partitions
+from lakemq.plugins.journal.log.partition_log import JournalLog
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
 from tests.support.replication.nodes import Cable, Pipe, TestCluster, assignments_of
@@ -174,6 +175,22 @@ async def test_each_node_reads_the_same(nodes: tuple[Node, Node]) -> None:
         assert await node.readers.reader("t", 0).offset_for_timestamp(5) == 0
         assert await node.readers.reader("t", 0).offset_for_timestamp(6) == 2
     assert (nodes[0].streams, nodes[1].streams) == (0, 1)
+
+
+async def test_the_end_of_the_log_is_that_of_what_is_not_committed_yet(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JournalLog, "high_watermark", property(lambda log: Offset(1)))
+    for node in nodes:
+        reader = node.readers.reader("t", 0)
+        assert (await reader.bounds(), await reader.log_end()) == ((0, 1), 2)
+
+
+async def test_the_end_of_the_log_is_the_high_watermark_of_an_older_leader(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JournalLog, "log_end_offset", property(lambda log: Offset(0)))
+    assert await nodes[1].readers.reader("t", 0).log_end() == 2
 
 
 async def test_who_waits_gets_what_is_appended(nodes: tuple[Node, Node]) -> None:

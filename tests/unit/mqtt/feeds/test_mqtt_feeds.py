@@ -91,6 +91,9 @@ class RemoteBroker(MemoryBroker):
             raise self.failing
         return Offset(self.start), Offset(self.end)
 
+    async def log_end(self) -> Offset:
+        return Offset(self.end)
+
     async def fetch(self, offset: Offset, *, bytes_max: int, wait_ms: int = 0) -> FetchResult:
         await asyncio.sleep(0)
         if self.failing is None and offset == self.end and wait_ms:
