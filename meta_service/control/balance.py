@@ -189,6 +189,7 @@ class _Planner:
             )
             home.nodes.remove(last)
             self._held[last].pop(number, None)
+            self._of_topic[home.topic.topic_id, last] -= 1
 
     def plan(self) -> list[PlannedMove]:
         self._begin()
