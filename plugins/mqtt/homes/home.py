@@ -154,6 +154,7 @@ class Home:
                 answer = await self._ask(node, asked, _OWNED_S)
                 pages, rows = frames.read_owned(answer)
                 known = place.table.owns(self._alive(node), rows)
+                self._carry_out(place)
                 if any(one.epoch != one.told for one in known):
                     told = frames.known_bytes(known, Kind.KNOWN)
                     await self._ask(node, told, _OWNED_S)
@@ -353,6 +354,7 @@ class Home:
             except (LakeMQError, TimeoutError):
                 continue  # it is announced again
             known += place.table.owns(owner, some)
+            self._carry_out(place)
         return frames.known_bytes(known)
 
     async def offered(self, node: str, data: bytes) -> dict[str, asyncio.Future[Outcome]]:

@@ -200,6 +200,9 @@ class HomeTable:
     def _enter(self, owner: Owner, one: Owned, before: Entry | None) -> int:
         offset = before.offset if before is not None else NOT_KEPT
         epoch = one.epoch or self._next_epoch()
+        if before is not None and before.owner.node != owner.node:
+            # It may have been asked before, and told that the session is its own.
+            self.decisions.append(Ask(one.client_id, before.owner, before.epoch, ends=False))
         self.entries[one.client_id] = Entry(epoch, owner, one.user, one.urgent, offset)
         return epoch
 

@@ -166,6 +166,20 @@ def test_a_new_home_asks_before_it_serves() -> None:
     assert home.serving(GATHER_MS)
 
 
+def test_a_new_home_has_one_of_two_owners_let_go() -> None:
+    # The home before had granted it to `a`, then to `b`, and `a` never heard of the second.
+    for first, second, asked in (((A, 5), (B, 6), [A]), ((B, 6), (A, 5), [])):
+        home = HomeTable()
+        home.gather(2, LIVES, 0)
+        for owner, epoch in (first, second):
+            (known,) = home.owns(owner, [Owned("x", epoch, ANN, False)])
+        assert (home.entries["x"].owner, home.entries["x"].epoch) == (B, 6)
+        assert home.take() == [Ask("x", owner, 5, ends=False) for owner in asked]
+        assert bool(known.epoch) is bool(asked)
+        home.let_go("x", 5, b"")
+        assert (home.entries["x"].owner, home.take()) == (B, [])
+
+
 def test_a_session_that_is_announced_twice_is_kept() -> None:
     home = table()
     row = Owned("x", 0, ANN, False)
