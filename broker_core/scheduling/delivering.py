@@ -147,9 +147,8 @@ class Deliveries:
             self._put_back(postponed)
             if ready:
                 await self._decide(ready, floors)
-        except LakeMQError as error:
-            if error.retriable:  # else the decision may be on disk, which the next start finds out
-                self._put_back(ready)
+        except LakeMQError:  # nothing was decided
+            self._put_back(ready)
             raise
         if ready:
             counters = self._context.counters
@@ -212,7 +211,9 @@ class Deliveries:
         )
         # All of them, also those without a target: they end with the others.
         owned.delivering = {each.key for each in ready}
-        await context.log.append(owner_of(self._number), state)
+        # Until it is durable, and not put back before: what may be decided must not be cancelled.
+        backoff = Backoff(_PAUSE_FIRST_MS, _PAUSE_MAX_MS, _rng.random)
+        await context.log.append_decision(self._number, state, backoff)
         owned.known = state
 
     async def _finish(self, *, resumed: bool) -> None:

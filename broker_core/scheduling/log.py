@@ -78,6 +78,16 @@ class ScheduleLog:
         value = None if state is None else encode_state(state)
         return self.topic.put(STATE_KEY, value or b"", partition=int(owner.name))
 
+    async def append_decision(self, number: int, state: OwnerState, backoff: Backoff) -> None:
+        """As `append`, again and again until it is on disk: an append that fails where leadership
+        moves may be on disk all the same, and this node may lead again then."""
+        await self.topic.write_retrying(
+            {STATE_KEY: encode_state(state)},
+            backoff,
+            partition=number,
+            failed=partial(_log.warning, "could not decide on schedules yet: %s"),
+        )
+
     def append_batch(
         self, schedule_id: str, stored: StoredSchedule
     ) -> tuple[PendingSchedule, asyncio.Future[AppendResult]]:

@@ -3,8 +3,10 @@ for it; others name the leader."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,8 +21,9 @@ from lakemq.broker_core.api.leadership import leads
 from lakemq.broker_core.api.records.batch import encode
 from lakemq.broker_core.api.scheduling.schedules import ScheduleAsked
 from lakemq.broker_core.api.transactions.types import Owner, StagedBatchId
-from lakemq.broker_core.api.types import ANONYMOUS, Columns, Leadership, TopicInfo
+from lakemq.broker_core.api.types import ANONYMOUS, AppendResult, Columns, Leadership, TopicInfo
 from lakemq.broker_core.configuration.settings import ScheduleSettings, TransactionSettings
+from lakemq.broker_core.scheduling.formats import STATE_KEY
 from lakemq.broker_core.scheduling.log import ScheduleLog
 from lakemq.broker_core.scheduling.scheduler import Scheduler
 from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
@@ -146,6 +149,39 @@ async def test_what_can_not_be_asked_now_waits_though_another_delivery_fails(
         await deliveries._deliver(due)
     assert deliveries.owned.delivering == {each.key for each in there}
     assert queue.take(1, 9) == [away]
+    await scheduler.stop()
+
+
+async def test_what_may_be_decided_is_not_cancelled(
+    broker: CrashingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The append of a decision fails where leadership moves, and is on disk all the same."""
+    scheduler, home = await scheduled(broker)
+    queue, deliveries = scheduler._queue[home], scheduler._deliveries[home]
+    due = queue.take(1, 9)
+    write, failures = scheduler._log.topic.write, 0
+
+    async def answer_lost(written: asyncio.Future[AppendResult]) -> AppendResult:
+        await written
+        raise NotLeader("it has moved")
+
+    def written(entries: Any, **options: Any) -> asyncio.Future[AppendResult]:
+        nonlocal failures
+        stored = write(entries, **options)
+        if STATE_KEY not in entries or failures == 2:
+            return stored
+        failures += 1
+        return asyncio.ensure_future(answer_lost(stored))
+
+    monkeypatch.setattr(scheduler._log.topic, "write", written)
+    delivery = asyncio.create_task(deliveries._deliver(due))
+    while not failures:
+        await asyncio.sleep(0)
+    with pytest.raises(UnknownSchedule):
+        await scheduler.cancel(due[0].key, principal=ANONYMOUS)
+    await delivery
+    assert failures == 2
+    assert queue.take(1, 9) == []
     await scheduler.stop()
 
 
