@@ -139,6 +139,8 @@ class ConsumerGroup:
         """Raised by every change of members, subscriptions or partitions."""
         self._takeover_until_ms = takeover_until_ms
         self.members: dict[str, Member] = {}
+        self._came_back: set[str] = set()
+        """Members of the former coordinator that did, while they may."""
         self.rebalances = 0
         # Members ignore older ones, and may have those of a former coordinator.
         self._revision = epoch
@@ -233,6 +235,7 @@ class ConsumerGroup:
         tells: Tells = {}
         if self._takeover_until_ms is not None and not self.takes_over(now_ms):
             self._takeover_until_ms = None
+            self._came_back.clear()
             tells = self._reconcile(now_ms)
         gone = False
         for member in list(self.members.values()):
@@ -341,8 +344,9 @@ class ConsumerGroup:
         return {**tells, member.member_id: member.assignment()}
 
     def _may_come_back(self, beat: Heartbeat, now_ms: int) -> bool:
-        """Whether it is a member of a former coordinator that holds something."""
-        known = self._instance(beat.instance_id) is not None
+        """Whether it is a member of a former coordinator that holds something. Once: a commit of
+        the first time may be on its way still, behind a later one."""
+        known = self._instance(beat.instance_id) is not None or beat.member_id in self._came_back
         return self.takes_over(now_ms) and bool(beat.claims) and not (beat.joining or known)
 
     def _come_back(self, beat: Heartbeat, partitions: Mapping[str, int], now_ms: int) -> Tells:
@@ -359,6 +363,7 @@ class ConsumerGroup:
         }
         member = self.members[beat.member_id] = self._member(beat, now_ms)
         member.owned = kept
+        self._came_back.add(beat.member_id)
         self._partitions.update(partitions)
         tells = self._rebalance(now_ms)
         return {**tells, member.member_id: member.assignment()}

@@ -357,3 +357,16 @@ def test_what_one_has_brought_back_no_other_can_claim() -> None:
     talk.beat("a", joining=False, claims=dict.fromkeys(places(0), 6 << 32))
     talk.beat("b", joining=False, claims=dict.fromkeys(places(0, 1, 9), 6 << 32))
     assert (talk.has("a"), talk.has("b")) == (places(0), places(1))
+
+
+def test_one_comes_back_once() -> None:
+    talk = Talk(ConsumerGroup("g", 7 << 32, takeover_until_ms=10_000))
+    claims = dict.fromkeys(places(0), (6 << 32) + 3)
+    talk.beat("a", joining=False, claims=claims)
+    talk.group.check_commit("a", (6 << 32) + 4, 3, places(0), talk.now_ms)
+    talk.group.leave("a", talk.now_ms)
+    # A second time it would not be known that this commit was overtaken.
+    with pytest.raises(UnknownMember):
+        talk.beat("a", joining=False, claims=claims)
+    with pytest.raises(Unavailable):
+        talk.group.check_commit("a", (6 << 32) + 4, 2, places(0), talk.now_ms)
