@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from lakemq.broker_core.api.errors import StorageFull
+from lakemq.broker_core.api.errors import NotLeader, OutcomeUnknown, StorageFull
 from lakemq.broker_core.api.tracing import end
 from lakemq.broker_core.api.types import Acks, Operation
 from lakemq.plugins.mqtt.routing.bindings import Binding
@@ -330,6 +330,11 @@ def _acknowledge(
         return
     session = connection.session
     assert session is not None
+    released = place.offset < session.released.get(place[:2], 0)
+    if released and session.incoming.get(packet_id) != place:
+        # Its record came here before this answer, so that the client has had PUBREC, and has
+        # answered; the identifier may be another publish's by now.
+        return
     session.incoming[packet_id] = place
     # The record of a delayed publish may be gone before the session is read again, and one that
     # another node has is not read here.
@@ -373,6 +378,10 @@ def settled(
     # client sends it again and it is stored twice, which QoS 1 allows (4.3.2).
     live = connection.state is State.CONNECTED
     connection.inflow.qos_1 -= qos == 1
+    session = connection.session
+    if qos == 2 and session is not None and not isinstance(outcome, Place):
+        # Its record has come here, though the answer says that it may not be stored.
+        outcome = session.incoming.get(packet_id) or outcome
     if isinstance(outcome, Place):
         if qos == 2 or (qos and live):
             _acknowledge(connection, packet_id, qos, outcome, now_ms)
@@ -382,14 +391,16 @@ def settled(
         "not_stored", connection.client_id, "", why=f"packet {packet_id} at QoS {qos}: {outcome}"
     )
     connection.inflow.qos_2.discard(packet_id)
-    if qos == 2 and connection.session is not None:
+    if qos == 2 and session is not None:
         # The next PUBLISH under this identifier is a new one [MQTT-4.3.3-9].
-        connection.session.incoming.pop(packet_id, None)
+        session.incoming.pop(packet_id, None)
     if not qos or not live:
         return
-    if connection.version == V5:
+    # One that may come to be stored yet must not be finished with: its identifier would be taken
+    # for its own under the next PUBLISH.
+    if connection.version == V5 and not (qos == 2 and isinstance(outcome, NotLeader | OutcomeUnknown)):
         _answer(connection, packet_id, qos, publish_reason(outcome), str(outcome))
-    else:  # 3.1.1 cannot refuse: without an acknowledgement the client sends it again
+    else:  # 3.1.1 cannot refuse, either: without an acknowledgement the client sends it again
         connection.close(Reason.SERVER_UNAVAILABLE, f"not stored: {outcome}", now_ms)
 
 

@@ -1,0 +1,109 @@
+"""A QoS 2 publish whose record comes to its node before the answer of who stored it, as where
+another node leads the partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakemq.broker_core.api.errors import LakeMQError, NotLeader, OutcomeUnknown, StorageFull
+from lakemq.broker_core.api.records.batch import encode
+from lakemq.broker_core.api.types import CommittedBatch, Offset, Placed
+from lakemq.plugins.mqtt.state.appends import PendingAppend
+from lakemq.plugins.mqtt.wire.packets import (
+    V5,
+    Acknowledgement,
+    PacketType,
+    Properties,
+    Publish,
+)
+from tests.support.mqtt.bench import Device
+from tests.support.mqtt.crash import CrashBench
+
+LASTING = Properties(session_expiry_s=1000)
+PUBREC, PUBREL, PUBCOMP = PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
+
+
+class Late(CrashBench):
+    """Records are heard first, and answered when told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end = 0
+
+    def hear(self) -> PendingAppend:
+        (lane,) = self.hub.outbox.appends.take()
+        data = encode(lane.columns(), now_ms=self.now_ms, base_offset=self.end)
+        self.commit(CommittedBatch(lane.topic, 0, Offset(self.end), data))
+        self.end += 1
+        return lane
+
+    def answer(self, lane: PendingAppend, offset: int) -> None:
+        lane.settle([Placed(0, Offset(offset))], self.now_ms)
+        self.settle()
+
+    def device(self) -> Device:
+        return self.connect("d", version=V5, clean=False, properties=LASTING)
+
+
+def publish(payload: bytes, dup: bool = False) -> Publish:
+    return Publish("a", payload, 2, False, dup, 7)
+
+
+def kinds(device: Device) -> list[Any]:
+    return [(one.type, one.reason) for one in device.received() if type(one) is Acknowledgement]
+
+
+def test_an_answer_behind_pubrel_keeps_no_identifier() -> None:
+    bench = Late()
+    device = bench.device()
+    device.send(publish(b"1"))
+    first = bench.hear()
+    device.lose()
+    device = bench.device()
+    device.send(publish(b"1", dup=True))
+    assert kinds(device) == [(PUBREC, 0)]
+    device.send(Acknowledgement(PUBREL, 7))
+    bench.settle()
+    assert kinds(device) == [(PUBCOMP, 0)]
+    bench.answer(first, 0)
+    assert kinds(device) == []
+    # The identifier is free: what comes under it is another publish, also while that is stored.
+    device.send(publish(b"2"))
+    second = bench.hear()
+    bench.answer(first, 0)
+    bench.answer(second, 1)
+    assert kinds(device) == [(PUBREC, 0)]
+    assert [one.payload for one in bench.messages.values()] == [b"1", b"2"]
+
+
+def test_a_record_that_came_says_more_than_a_failure() -> None:
+    bench = Late()
+    device = bench.device()
+    device.send(publish(b"1"))
+    bench.hear().fail(OutcomeUnknown("no answer"), bench.now_ms)
+    assert kinds(device) == [(PUBREC, 0)]
+    device.send(publish(b"1", dup=True))
+    assert not bench.hub.outbox.appends.take()
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("no answer"), NotLeader("it has moved")])
+def test_what_may_be_stored_yet_is_not_refused(error: LakeMQError) -> None:
+    bench = Late()
+    device = bench.device()
+    device.send(publish(b"1"))
+    (lane,) = bench.hub.outbox.appends.take()
+    lane.fail(error, bench.now_ms)
+    assert device.closed
+    assert kinds(device) == []
+
+
+def test_what_is_not_stored_is_refused() -> None:
+    bench = Late()
+    device = bench.device()
+    device.send(publish(b"1"))
+    (lane,) = bench.hub.outbox.appends.take()
+    lane.fail(StorageFull("full"), bench.now_ms)
+    assert not device.closed
+    assert kinds(device) == [(PUBREC, 0x97)]
