@@ -175,7 +175,7 @@ async def test_what_may_be_decided_is_not_cancelled(
 
     monkeypatch.setattr(scheduler._log.topic, "write", written)
     delivery = asyncio.create_task(deliveries._deliver(due))
-    while not failures:
+    while not failures:  # noqa: ASYNC110
         await asyncio.sleep(0)
     with pytest.raises(UnknownSchedule):
         await scheduler.cancel(due[0].key, principal=ANONYMOUS)
