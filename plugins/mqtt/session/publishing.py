@@ -398,7 +398,8 @@ def settled(
         return
     # One that may come to be stored yet must not be finished with: its identifier would be taken
     # for its own under the next PUBLISH.
-    if connection.version == V5 and not (qos == 2 and isinstance(outcome, NotLeader | OutcomeUnknown)):
+    is_open = qos == 2 and isinstance(outcome, NotLeader | OutcomeUnknown)
+    if connection.version == V5 and not is_open:
         _answer(connection, packet_id, qos, publish_reason(outcome), str(outcome))
     else:  # 3.1.1 cannot refuse, either: without an acknowledgement the client sends it again
         connection.close(Reason.SERVER_UNAVAILABLE, f"not stored: {outcome}", now_ms)
