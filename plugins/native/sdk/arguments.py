@@ -4,6 +4,7 @@ refused in words.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -108,6 +109,22 @@ def moment_ms(name: str, moment: object) -> int:
     if not -(1 << 63) <= moment < 1 << 63:
         raise InvalidRequest(f"{name} is {moment}; it takes 64 bits")
     return moment
+
+
+def wait_given(name: str, wait_s: object) -> float:
+    """Seconds to wait; None: for ever."""
+    if wait_s is None:
+        return math.inf
+    if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not wait_s >= 0:
+        raise InvalidRequest(f"{name} is {wait_s!r:.60}; it takes seconds, 0 and more, or None")
+    return wait_s
+
+
+def records_max(max_records: object) -> int:
+    """Most records to be handed out at once."""
+    if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
+        raise InvalidRequest(f"max_records is {max_records!r:.60}; it takes 1 and more")
+    return max_records
 
 
 def first_offset(start: str | int, log_start_offset: int, high_watermark: int) -> int:

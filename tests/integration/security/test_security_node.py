@@ -584,7 +584,7 @@ def test_a_scram_token_is_its_users_and_nobody_elses(node: NodeProcess) -> None:
     login = {"username": "sensor", "password": "sensor's password", "mechanism": "SCRAM-SHA-256"}
     with lakemq.connect(node.native, **login) as client:  # type: ignore[arg-type]
         client.topics()
-        login_of_channel = client._opened.client._connection.channel.login  # type: ignore[union-attr]
+        login_of_channel = client._opened.client.connection.channel.login  # type: ignore[union-attr]
         ((_, header),) = login_of_channel.metadata
     with grpc.insecure_channel(node.native) as channel:
         ask = SecurityStub(channel).WhoAmI

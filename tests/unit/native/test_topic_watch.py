@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from lakemq.broker_core.api.errors import NotAuthorized, UnknownTopic
-from lakemq.plugins.native.sdk.consumer.topic_watch import watch_for_topics
+from lakemq.plugins.native.sdk.group.topic_watch import watch_for_topics
 
 
 async def test_each_that_is_missing_is_named_until_it_is_there(

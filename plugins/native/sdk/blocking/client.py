@@ -11,23 +11,21 @@ import atexit
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from lakemq.broker_core.api.errors import (
     InvalidRequest,
     OutcomeUnknown,
-    UnknownPartition,
 )
 from lakemq.broker_core.api.records.batch import RecordBatch
-from lakemq.broker_core.api.types import Acks, Columns, Compression, Headers, Record
+from lakemq.broker_core.api.types import Acks, Columns, Compression, Headers, Record, TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.arguments import (
     acks_given,
     check_options,
     compression_given,
-    first_offset,
 )
 from lakemq.plugins.native.sdk.blocking.consumer import SyncConsumer, with_callbacks_in_threads
 from lakemq.plugins.native.sdk.blocking.fetch_streams import FetchStream, ParallelFetch
@@ -40,7 +38,8 @@ from lakemq.plugins.native.sdk.client.client import Client
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptCallback, CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
-from lakemq.plugins.native.sdk.consumer.options import ConsumerOptions
+from lakemq.plugins.native.sdk.consumer.options import AssignOptions, ConsumerOptions
+from lakemq.plugins.native.sdk.consumer.starts import Where, consume_starts, given_starts
 from lakemq.plugins.native.sdk.consumer.topic_reader import TopicReader
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
@@ -193,6 +192,20 @@ class SyncClient:
 
         return SyncConsumer(self, self._call(subscribe))
 
+    def assign(
+        self,
+        partitions: Iterable[TopicPartition] | Mapping[TopicPartition, Where],
+        *,
+        group: str = "",
+        **options: Unpack[AssignOptions],
+    ) -> SyncConsumer:
+        """As `Client.assign`; a context manager."""
+
+        async def assign(client: Client) -> Consumer:
+            return client.assign(partitions, group=group, **options)
+
+        return SyncConsumer(self, self._call(assign))
+
     def queue(self, topic: str, *, group: str, **options: Unpack[QueueOptions]) -> SyncQueue:
         """A consumer of the queue that `group` has on `topic`; use it as a context manager.
 
@@ -249,7 +262,7 @@ class SyncClient:
         self,
         topic: str,
         *,
-        start: str | int = "earliest",
+        start: Where = "earliest",
         partition: int | None = None,
         follow: bool = False,
         stop: Sequence[object] = (),
@@ -258,19 +271,14 @@ class SyncClient:
     ) -> Iterator[Record]:
         """Records of a topic: up to the high watermark, or for ever with `follow`.
 
-        `start`: `earliest`, `latest` or an offset. Partitions are read one after the other, with
-        `follow` all at once, in order within each. Ends early once `stop` is not empty.
+        `start`: `earliest`, `latest`, an offset or a datetime. Partitions are read one after the
+        other, with `follow` all at once, in order within each. Ends early once `stop` is not empty.
         `wanted`: only such records. `on_corrupt`: see `OnCorrupt`.
         """
         reader = TopicReader(topic, wanted, on_corrupt)
-        description = self.describe_topic(topic)
-        chosen = [each for each in description.partitions if partition in (None, each.partition)]
-        if not chosen:
-            raise UnknownPartition(f"topic {topic} has no partition {partition}")
-        starts = {
-            each.partition: first_offset(start, each.log_start_offset, each.high_watermark)
-            for each in chosen
-        }
+        starts = self._call(
+            lambda client: consume_starts(client.connection, topic, partition, start)
+        )
         for number, batch in self._batches(reader, starts, follow):
             if batch is not None:
                 yield from reader.records(number, batch, starts[number])
@@ -280,18 +288,21 @@ class SyncClient:
     def consume_from(
         self,
         topic: str,
-        starts: Mapping[int, int],
+        starts: Mapping[int, Where],
         *,
         follow: bool = False,
         wanted: RecordFilter | None = None,
         on_corrupt: OnCorrupt = "skip",
     ) -> Iterator[ConsumerRecord]:
-        """As `consume`, of the partitions in `starts`, each from the offset given for it (such as
-        `offsets_for_timestamp` gives); the records know their partition."""
+        """As `consume`, of the partitions in `starts`, each from what is given for it: an offset,
+        `earliest`, `latest` or a datetime; the records know their partition."""
         reader = TopicReader(topic, wanted, on_corrupt)
-        for number, batch in self._batches(reader, starts, follow):
+        offsets = {number: at for number, at in starts.items() if isinstance(at, int)}
+        if len(offsets) < len(starts):
+            offsets = self._call(lambda client: given_starts(client.connection, topic, starts))
+        for number, batch in self._batches(reader, offsets, follow):
             if batch is not None:
-                yield from reader.placed(number, batch, starts[number])
+                yield from reader.placed(number, batch, offsets[number])
 
     async def _follow_metadata(self, client: Client) -> None:
         self._routes.follow(client.routes)

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import math
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.sdk.blocking.portal import Facade, blocking
+from lakemq.plugins.native.sdk.consumer.chunks import Chunk
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer
+from lakemq.plugins.native.sdk.consumer.counters import ConsumerCounters
 from lakemq.plugins.native.sdk.consumer.options import Callback, ConsumerOptions, Partitions
 from lakemq.plugins.native.sdk.types import ConsumerRecord
 
 
 class SyncConsumer(Facade[Consumer]):
-    """Made by `SyncClient.subscribe`. Iterate it for records; `commit` when they are handled.
-    Heartbeats go on whatever the application does meanwhile."""
+    """Made by `SyncClient.subscribe` and `SyncClient.assign`; a context manager. Iterate it for
+    records, or ask for them by `poll` and `get_many`; `commit` when they are handled. Heartbeats go
+    on whatever the application does meanwhile."""
 
     commit = blocking(Consumer.commit)
+    get_many = blocking(Consumer.get_many)
+    seek = blocking(Consumer.seek)
+    seek_to_timestamp = blocking(Consumer.seek_to_timestamp)
+    lag = blocking(Consumer.lag)
 
     def __enter__(self) -> Self:
         self._call(lambda inner: inner.__aenter__())
@@ -39,19 +46,80 @@ class SyncConsumer(Facade[Consumer]):
 
     def until_idle(self, idle_s: float) -> Iterator[ConsumerRecord]:
         """Records until none has come for `idle_s`; can be called again to go on."""
-        consumer = self._inner
-        while True:
-            chunk = self._call(lambda inner: inner.chunk_within(idle_s))
-            if chunk is None:
-                return
-            for record in chunk.records:
-                if not consumer.may_hand_out(chunk) and not self._call(
-                    functools.partial(Consumer.between, chunk=chunk)
-                ):
-                    break
-                consumer.handed_out(record)
-                yield record
-            consumer.chunk_done()
+        reader = self._inner.reader
+        while (chunk := self._next_chunk(idle_s)) is not None:
+            try:
+                for record in chunk.rest:
+                    if not reader.may_hand_out(chunk) and not self._between(chunk):
+                        break
+                    reader.handed_out(record)
+                    yield record
+            except GeneratorExit:  # the loop was left: the next one goes on behind this record
+                raise
+            except BaseException:
+                reader.put_back()
+                raise
+
+    def _next_chunk(self, idle_s: float) -> Chunk | None:
+        return self._call(lambda inner: inner.reader.chunk_within(idle_s))
+
+    def _between(self, chunk: Chunk) -> bool:
+        goes_on = self._call(lambda inner: inner.reader.between(chunk))
+        if not goes_on:
+            self._inner.reader.drop(chunk)
+        return goes_on
+
+    def poll(self, timeout_s: float | None = None) -> ConsumerRecord | None:
+        """As `Consumer.poll`."""
+        reader = self._inner.reader
+        try:
+            # What is there already costs no way to the event loop and back.
+            record = reader.take_one()
+        except BaseException:
+            reader.put_back()
+            raise
+        if record is not None:
+            return record
+        return self._call(lambda inner: inner.poll(timeout_s))
+
+    def stop(self) -> None:
+        """As `Consumer.stop`: any thread and any signal handler may call it."""
+        self._inner.stop()
+
+    def pause(self, *places: TopicPartition) -> None:
+        """As `Consumer.pause`."""
+
+        async def pause(inner: Consumer) -> None:
+            inner.pause(*places)
+
+        self._call(pause)
+
+    def resume(self, *places: TopicPartition) -> None:
+        """As `Consumer.resume`."""
+
+        async def resume(inner: Consumer) -> None:
+            inner.resume(*places)
+
+        self._call(resume)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._inner.stopped
+
+    @property
+    def paused(self) -> Partitions:
+        """Assigned partitions of which nothing is handed out."""
+        return self._inner.paused
+
+    @property
+    def counters(self) -> ConsumerCounters:
+        """As `Consumer.counters`."""
+        return self._inner.counters
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """As `Consumer.positions`."""
+        return self._inner.positions()
 
     @property
     def consumer(self) -> Consumer:

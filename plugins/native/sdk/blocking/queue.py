@@ -88,13 +88,18 @@ class SyncQueue(Facade[Queue]):
         self._end(Queue.close)
 
     def __iter__(self) -> Iterator[SyncQueueRecord]:
-        while True:
-            yield from self.next_batch()
+        while batch := self.next_batch():
+            yield from batch
 
-    def next_batch(self, count: int = 1) -> list[SyncQueueRecord]:
-        """As `Queue.next_batch`: waits for one message, and takes up to `count` that are there."""
-        found = self._call(lambda inner: inner.next_batch(count))
+    def next_batch(self, count: int = 1, timeout_s: float | None = None) -> list[SyncQueueRecord]:
+        """As `Queue.next_batch`: waits for one message, `timeout_s` at most, and takes up to
+        `count` that are there."""
+        found = self._call(lambda inner: inner.next_batch(count, timeout_s))
         return [SyncQueueRecord(self._runner, message) for message in found]
+
+    def stop(self) -> None:
+        """As `Queue.stop`: any thread and any signal handler may call it."""
+        self._inner.stop()
 
     def ack(self, messages: Iterable[SyncQueueRecord]) -> None:
         """As `Queue.ack`: settle many at once."""

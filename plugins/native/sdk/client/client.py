@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from lakemq.broker_core.api.errors import LakeMQError, NotLeader, UnknownPartition
+from lakemq.broker_core.api.errors import LakeMQError, NotLeader
 from lakemq.broker_core.api.records.batch import RecordBatch, split
 from lakemq.broker_core.api.records.tiered import TieredSegments
 from lakemq.broker_core.api.transactions.types import TRANSACTION
@@ -22,14 +22,20 @@ from lakemq.plugins.native.sdk.arguments import (
     acks_given,
     check_options,
     compression_given,
-    first_offset,
     moment_ms,
 )
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer, ConsumerOptions
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
-from lakemq.plugins.native.sdk.consumer.group_calls import GroupCalls
+from lakemq.plugins.native.sdk.consumer.options import AssignOptions
+from lakemq.plugins.native.sdk.consumer.starts import (
+    Where,
+    assigned_given,
+    consume_starts,
+    given_starts,
+)
 from lakemq.plugins.native.sdk.consumer.topic_reader import TopicReader
+from lakemq.plugins.native.sdk.group.group_calls import GroupCalls
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
 from lakemq.plugins.native.sdk.net.cluster_view import METADATA_LAG_S, ReadRoute
@@ -76,7 +82,8 @@ class Client:
         follow, read from replicas there."""
         where = Bootstrap(bootstrap, secure=tls is not None)
         login = login_of(token, username, password, mechanism)
-        self._connection = connection = Connection(where, timeout_s, tls, login, rack)
+        self.connection = connection = Connection(where, timeout_s, tls, login, rack)
+        """The gRPC side, for the blocking face."""
         self.bootstrap = where
         self.timeout_s = timeout_s
         self.staging = Staging(connection)
@@ -99,7 +106,7 @@ class Client:
     @property
     def routes(self) -> Routes:
         """Who leads which partition, and a channel to each."""
-        return self._connection.routes
+        return self.connection.routes
 
     async def close(self) -> None:
         """End every call, consumer, queue and producer of this client."""
@@ -109,10 +116,10 @@ class Client:
             await queue.close()
         for producer in list(self._producers):
             await producer.abandon()
-        await self._connection.close()
+        await self.connection.close()
 
     async def __aenter__(self) -> Self:
-        await self._connection.log_in()
+        await self.connection.log_in()
         return self
 
     async def __aexit__(
@@ -127,12 +134,12 @@ class Client:
 
     async def topics(self) -> list[TopicOffsets]:
         """All topics, by name."""
-        return await self._connection.topics()
+        return await self.connection.topics()
 
     async def describe_topic(self, name: str) -> TopicOffsets:
         """One topic: its configuration, and offsets, size and leader of its partitions. Raises
         UnknownTopic."""
-        return await self._connection.describe_topic(name)
+        return await self.connection.describe_topic(name)
 
     async def create_topic(
         self,
@@ -164,18 +171,7 @@ class Client:
         """Partition -> first offset whose record is not older; the high watermark if none is.
         `timestamp_ms`: milliseconds since the epoch, or a datetime with a time zone."""
         moment = moment_ms("timestamp_ms", timestamp_ms)
-        request = pb.OffsetsForTimestampRequest(topic=topic, timestamp_ms=moment)
-        answer = await self.routes.stub("").OffsetsForTimestamp(request, timeout=self.timeout_s)
-        offsets = dict(answer.offsets)
-        described = await self.describe_topic(topic)
-        # A node answers for the partitions that it leads; the rest is asked of their leaders. One
-        # without an address is the node that describes, which may be another by now.
-        others = {each.leader_address for each in described.partitions
-                  if each.partition not in offsets}  # fmt: skip
-        for address in others:
-            stub = self.routes.stub(address)
-            offsets |= (await stub.OffsetsForTimestamp(request, timeout=self.timeout_s)).offsets
-        return offsets
+        return await self.connection.offsets_for_timestamp(topic, moment)
 
     async def tiered_segments(
         self, topic: str, partition: int, start: int, end: int, *, topic_id: str = ""
@@ -210,7 +206,26 @@ class Client:
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         check_options("subscribe", options, ConsumerOptions.__annotations__)
-        made = Consumer(self._connection, names, group, **options)
+        made = Consumer(self.connection, names, group, **options)
+        self._consumers.add(made)
+        return made
+
+    def assign(
+        self,
+        partitions: Iterable[TopicPartition] | Mapping[TopicPartition, Where],
+        *,
+        group: str = "",
+        **options: Unpack[AssignOptions],
+    ) -> Consumer:
+        """A consumer of these partitions, also where others read them; use it as an async context
+        manager. A mapping says where each begins: an offset, `earliest`, `latest` or a datetime.
+
+        With a `group`, which must have no members, other partitions begin where it has committed,
+        and `commit` keeps where this consumer stands. `AssignOptions` lists the options.
+        """
+        check_options("assign", options, AssignOptions.__annotations__)
+        chosen = assigned_given(partitions)
+        made = Consumer(self.connection, (), group, assigned=chosen, **options)
         self._consumers.add(made)
         return made
 
@@ -220,17 +235,17 @@ class Client:
         Iterate it; `QueueOptions` lists the options. Closed with the client, or as an async
         context manager.
         """
-        made = Queue(self._connection.routes, topic, group, options)
+        made = Queue(self.connection.routes, topic, group, options)
         self._queues.add(made)
         return made
 
     async def groups(self) -> list[GroupDescription]:
         """All consumer groups, by name."""
         request = pb.DescribeGroupsRequest()
-        answer = await self._connection.routes.stub("").DescribeGroups(
+        answer = await self.connection.routes.stub("").DescribeGroups(
             request, timeout=self.timeout_s
         )
-        stubs = [self._connection.routes.stub(address) for address in answer.others]
+        stubs = [self.connection.routes.stub(address) for address in answer.others]
         answers = await asyncio.gather(
             *(stub.DescribeGroups(request, timeout=self.timeout_s) for stub in stubs)
         )
@@ -246,7 +261,7 @@ class Client:
 
     async def _of_group(self, method: str, request: Any) -> Any:
         """What the coordinator of a group answers."""
-        return await GroupCalls(self._connection.routes).call(method, request, self.timeout_s)
+        return await GroupCalls(self.connection.routes).call(method, request, self.timeout_s)
 
     async def reset_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], *, metadata: str = ""
@@ -280,7 +295,7 @@ class Client:
             pb.InitProducerRequest(), timeout=self.timeout_s
         )
         made = Producer(
-            self._connection,
+            self.connection,
             answer.producer_id,
             acks=acks,
             compression=compression,
@@ -383,7 +398,7 @@ class Client:
         self,
         topic: str,
         *,
-        start: str | int = "earliest",
+        start: Where = "earliest",
         partition: int | None = None,
         follow: bool = False,
         wanted: RecordFilter | None = None,
@@ -391,18 +406,12 @@ class Client:
     ) -> AsyncIterator[Record]:
         """Records of a topic, in order within each partition; all partitions are read at once.
 
-        `start`: `earliest`, `latest` or an offset. Ends at the high watermark unless `follow`.
+        `start`: `earliest`, `latest`, an offset or a datetime. Ends at the high watermark unless
+        `follow`.
         `wanted`: only such records. `on_corrupt`: see `OnCorrupt`.
         """
         reader = TopicReader(topic, wanted, on_corrupt)
-        description = await self.describe_topic(topic)
-        chosen = [each for each in description.partitions if partition in (None, each.partition)]
-        if not chosen:
-            raise UnknownPartition(f"topic {topic} has no partition {partition}")
-        starts = {
-            each.partition: first_offset(start, each.log_start_offset, each.high_watermark)
-            for each in chosen
-        }
+        starts = await consume_starts(self.connection, topic, partition, start)
         async for number, batch in self._fetch_many(reader, starts, follow):
             for record in reader.records(number, batch, starts[number]):
                 yield record
@@ -410,17 +419,18 @@ class Client:
     async def consume_from(
         self,
         topic: str,
-        starts: Mapping[int, int],
+        starts: Mapping[int, Where],
         *,
         follow: bool = False,
         wanted: RecordFilter | None = None,
         on_corrupt: OnCorrupt = "skip",
     ) -> AsyncIterator[ConsumerRecord]:
-        """As `consume`, of the partitions in `starts`, each from the offset given for it (such as
-        `offsets_for_timestamp` gives); the records know their partition."""
+        """As `consume`, of the partitions in `starts`, each from what is given for it: an offset,
+        `earliest`, `latest` or a datetime; the records know their partition."""
         reader = TopicReader(topic, wanted, on_corrupt)
-        async for number, batch in self._fetch_many(reader, starts, follow):
-            for record in reader.placed(number, batch, starts[number]):
+        offsets = await given_starts(self.connection, topic, starts)
+        async for number, batch in self._fetch_many(reader, offsets, follow):
+            for record in reader.placed(number, batch, offsets[number]):
                 yield record
 
     async def _fetch_many(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress, repeat, zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import compress, islice, repeat, zip_longest
+from operator import length_hint
+from typing import TYPE_CHECKING
 
 from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.records.headers import decode_headers
 from lakemq.broker_core.api.types import Headers, TopicPartition
-from lakemq.plugins.native.sdk.consumer.fetching import Arrived
+from lakemq.plugins.native.sdk.consumer.fetching import Arrived, Reading
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
-from lakemq.plugins.native.sdk.consumer.membership import Grant
+from lakemq.plugins.native.sdk.consumer.positions import Span
+from lakemq.plugins.native.sdk.group.membership import Grant
 from lakemq.plugins.native.sdk.types import ConsumerRecord
 
 if TYPE_CHECKING:
@@ -25,21 +27,29 @@ class Chunk:
 
     place: TopicPartition
     grant: Grant
-    records: list[ConsumerRecord]
-    version: int
-    check_ms: float
-    """When to look again whether records may still be handed out."""
-    rewinds: int = 0
-    """How often the consumer had gone back when it was made."""
-
-
-class Span(NamedTuple):
-    """What the application has in hand: records of `place` from `first` on; `end`: where to go on
-    when they are handled."""
-
-    place: TopicPartition
-    first: int
+    reading: Reading
+    """As it was when they were asked for: another one means that they are out of date."""
+    rest: Iterator[ConsumerRecord]
+    """Those that were not handed out."""
     end: int
+    """Where to go on behind the last."""
+    version: int = -1
+    check_ms: float = 0.0
+    """When to look again whether records may still be handed out."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all have been handed out."""
+        return not length_hint(self.rest)
+
+    def take(self, count: int) -> list[ConsumerRecord]:
+        """The next ones, `count` at most."""
+        return list(islice(self.rest, count))
+
+    def span(self, records: Sequence[ConsumerRecord]) -> Span:
+        """What `take` gave."""
+        end = self.end if self.is_empty else records[-1].offset + 1
+        return Span(self.place, records[0].offset, end)
 
 
 def decoded(

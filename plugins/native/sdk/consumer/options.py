@@ -8,6 +8,7 @@ from typing import TypedDict
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.sdk.consumer.corrupt import OnCorrupt
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
+from lakemq.plugins.native.sdk.consumer.starts import Start
 
 Partitions = frozenset[TopicPartition]
 Callback = Callable[[Partitions], Awaitable[None] | None]
@@ -18,9 +19,10 @@ class ConsumerOptions(TypedDict, total=False):
 
     wanted: RecordFilter
     """Only such records; the others count as handled."""
-    start: str
-    """`earliest` (the default) or `latest`: where to begin without a committed offset, or when it
-    is not there any more."""
+    start: Start
+    """Where to begin without a committed offset: `earliest` (the default), `latest`, a datetime, or
+    for each `TopicPartition` one of these or an offset (others begin at `earliest`). When what was
+    committed is not there any more, `latest` leads to the end, all else to what is left."""
     auto_commit: bool
     """Commit what the application has come back from, every `auto_commit_interval_ms`, before a
     partition is given up and at the end. Off by default."""
@@ -44,3 +46,14 @@ class ConsumerOptions(TypedDict, total=False):
     """Before partitions are given up: `commit` still works."""
     on_lost: Callback
     """Partitions are gone, and others may have read on from the committed offsets."""
+
+
+class AssignOptions(TypedDict, total=False):
+    """Options of `assign`; `ConsumerOptions` says what they mean."""
+
+    wanted: RecordFilter
+    start: Start
+    auto_commit: bool
+    """As of `subscribe`; needs a group."""
+    auto_commit_interval_ms: int
+    on_corrupt: OnCorrupt

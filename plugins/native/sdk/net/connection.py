@@ -83,6 +83,24 @@ class Connection:
             await asyncio.sleep(pause_s)
         raise AssertionError("backoff never ends")
 
+    async def offsets_for_timestamp(
+        self, topic: str, timestamp_ms: int, described: TopicOffsets | None = None
+    ) -> dict[int, int]:
+        """Partition -> first offset whose record is not older; the high watermark if none is."""
+        request = pb.OffsetsForTimestampRequest(topic=topic, timestamp_ms=timestamp_ms)
+        answer = await self.routes.stub("").OffsetsForTimestamp(request, timeout=self.timeout_s)
+        offsets = dict(answer.offsets)
+        if described is None:
+            described = await self.describe_topic(topic)
+        # A node answers for the partitions that it leads; the rest is asked of their leaders. One
+        # without an address is the node that describes, which may be another by now.
+        others = {each.leader_address for each in described.partitions
+                  if each.partition not in offsets}  # fmt: skip
+        for address in others:
+            stub = self.routes.stub(address)
+            offsets |= (await stub.OffsetsForTimestamp(request, timeout=self.timeout_s)).offsets
+        return offsets
+
     async def _describe(self, names: Sequence[str]) -> list[TopicOffsets]:
         request = pb.DescribeRequest(topics=names)
         answer = await self.routes.stub("").Describe(request, timeout=self.timeout_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from lakemq.broker_core.api.errors import (
 from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.records.headers import decode_headers
 from lakemq.plugins.native.proto import queues_pb2 as pb
-from lakemq.plugins.native.sdk.arguments import check_options
+from lakemq.plugins.native.sdk.arguments import check_options, wait_given
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy
 from lakemq.plugins.native.sdk.net.routes import Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
@@ -106,7 +107,8 @@ class Queue:
         """When the application last came for a message."""
         self._heard_s = 0.0
         """When the broker last said anything."""
-        self._closing = False
+        self._closing = self._stopped = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._call: Any = None
 
@@ -128,6 +130,7 @@ class Queue:
         """Join the queue; it is made if it is new. Done by the first iteration too. Raises
         NotAuthorized, UnknownTopic, InvalidRequest (a setting that does not hold)."""
         if not self._tasks:
+            self._loop = asyncio.get_running_loop()
             self._calls.routes.start()  # another node may have to be asked for the coordinator
             self._tasks = [asyncio.create_task(self._drive()), asyncio.create_task(self._extend())]
         # Errors such as NotAuthorized come as the stream's first answer, so that they are raised
@@ -291,29 +294,61 @@ class Queue:
 
     async def __anext__(self) -> QueueRecord:
         """The next message. Raises what makes going on impossible."""
-        if not self._tasks:
+        message = await self._next()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    async def _next(self) -> QueueRecord | None:
+        """None: the queue is closed, or stopped. Cancelled while it waits, it has taken nothing."""
+        if not self._tasks and not self._stopped:
             await self.open()
-        while True:
+        while not self._stopped:
             self._came_s = monotonic()
-            while self._buffer:
-                message = self._buffer.popleft()
-                # Its lock may have ended in the buffer: it would be handled here and elsewhere.
-                if message.is_held:
-                    return message
+            if (message := self._take()) is not None:
+                return message
             if self._closing:
-                raise StopAsyncIteration
+                break
             self._check()
             self._changed.clear()
             await self._changed.wait()
+        return None
 
-    async def next_batch(self, count: int = 1000) -> list[QueueRecord]:
-        """One message or more, up to `count`: what is there. With `ack`, for many at a time."""
-        found = [await anext(self)]
-        while self._buffer and len(found) < count:
+    def _take(self) -> QueueRecord | None:
+        """The next message that is here."""
+        while self._buffer:
             message = self._buffer.popleft()
+            # Its lock may have ended in the buffer: it would be handled here and elsewhere.
             if message.is_held:
-                found.append(message)
+                return message
+        return None
+
+    async def next_batch(
+        self, count: int = 1000, timeout_s: float | None = None
+    ) -> list[QueueRecord]:
+        """One message or more, up to `count`: what is there. An empty list when none has come for
+        `timeout_s` (None: for ever), or after `stop`. With `ack`, for many at a time."""
+        wait_s = wait_given("timeout_s", timeout_s)
+        try:
+            async with asyncio.timeout(None if wait_s == math.inf else wait_s):
+                message = await self._next()
+        except TimeoutError:
+            return []
+        found: list[QueueRecord] = []
+        while message is not None:
+            found.append(message)
+            message = self._take() if len(found) < count else None
         return found
+
+    def stop(self) -> None:
+        """Hand out nothing more: loops end, `next_batch` gives an empty list, at once also where
+        they wait. What was handed out can still be settled.
+
+        May be called from any task, thread or signal handler."""
+        self._stopped = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed, and everything has ended
+                self._loop.call_soon_threadsafe(self._changed.set)
 
     async def ack(self, messages: Iterable[QueueRecord]) -> None:
         """Settle many at once: done with. Raises LockLost when some are not ours any more; the

@@ -19,7 +19,7 @@ from lakemq.broker_core.api.transactions.types import CommitOutcome
 from lakemq.broker_core.api.types import Columns, Compression, Headers, TopicPartition
 from lakemq.plugins.native.proto.native_pb2 import CommitOffsetsRequest
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer
-from lakemq.plugins.native.sdk.consumer.group_stream import now_ms as monotonic_ms
+from lakemq.plugins.native.sdk.group.group_stream import now_ms as monotonic_ms
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.transactions.staging import SinkHandle, StagedWriter, Staging
 from lakemq.plugins.native.sdk.types import NewRecord

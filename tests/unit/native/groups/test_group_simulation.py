@@ -28,7 +28,7 @@ from lakemq.plugins.native.groups.coordinator import (
     Heartbeat,
     Tells,
 )
-from lakemq.plugins.native.sdk.consumer.membership import Beat, Grant, Membership
+from lakemq.plugins.native.sdk.group.membership import Beat, Grant, Membership
 from tests.support.seeds import chunks, seeds
 
 SEEDS = seeds(20)

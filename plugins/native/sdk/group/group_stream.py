@@ -18,8 +18,8 @@ from lakemq.broker_core.api.errors import (
 )
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.sdk.consumer.group_calls import GroupCalls
-from lakemq.plugins.native.sdk.consumer.membership import Beat, Grant, Membership
+from lakemq.plugins.native.sdk.group.group_calls import GroupCalls
+from lakemq.plugins.native.sdk.group.membership import Beat, Grant, Membership
 from lakemq.plugins.native.sdk.net.errors import error_of
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 

@@ -58,7 +58,7 @@ class Changes:
 class Membership:
     """The state of one member. `member_id` is new for every joining."""
 
-    def __init__(self, member_id: str, session_timeout_ms: int) -> None:
+    def __init__(self, member_id: str, session_timeout_ms: float) -> None:
         self.member_id = member_id
         self.epoch = 0
         self.version = 0

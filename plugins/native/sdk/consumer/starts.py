@@ -1,0 +1,139 @@
+"""Where a reader begins: at an end of the log, an offset, or a time; alike for all partitions or
+for each its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from lakemq.broker_core.api.errors import InvalidRequest, Unavailable, UnknownPartition
+from lakemq.broker_core.api.types import TopicPartition
+from lakemq.plugins.native.sdk.arguments import first_offset, moment_ms
+from lakemq.plugins.native.sdk.types import TopicOffsets
+
+if TYPE_CHECKING:
+    from lakemq.plugins.native.sdk.net.connection import Connection
+
+Where = int | str | datetime
+"""An offset; `earliest` or `latest`; or a time, with a time zone: the first record that is not
+older."""
+Start = Where | Mapping[TopicPartition, Where]
+"""For all partitions, or for some of them; the others begin at `earliest`."""
+
+
+def checked(start: Start) -> Start:
+    """Raises InvalidRequest, naming what is no place to begin at."""
+    if isinstance(start, Mapping):
+        return check_mapping(start)
+    _check(start)
+    return start
+
+
+def check_mapping(starts: Mapping[TopicPartition, Where]) -> dict[TopicPartition, Where]:
+    """As `checked`, of one place for each partition."""
+    for place, where in starts.items():
+        if not isinstance(place, TopicPartition):
+            raise InvalidRequest(f"{place!r:.60} is no TopicPartition")
+        _check(where)
+    return dict(starts)
+
+
+def _check(where: object) -> None:
+    if isinstance(where, datetime):
+        moment_ms("start", where)
+        return
+    if isinstance(where, bool) or not isinstance(where, int | str):
+        raise InvalidRequest(
+            f"start is {where!r:.60}; it takes 'earliest', 'latest', an offset >= 0 or a datetime"
+        )
+    first_offset(where, 0, 0)
+
+
+async def first_offsets(
+    connection: Connection, described: TopicOffsets, wanted: Mapping[int, Where]
+) -> dict[int, int]:
+    """Partition -> offset to begin at. Raises UnknownPartition."""
+    found = {each.partition: each for each in described.partitions}
+    for number in wanted:
+        if number not in found:
+            raise UnknownPartition(f"topic {described.name} has no partition {number}")
+    moments = {where for where in wanted.values() if isinstance(where, datetime)}
+    at_moment = {
+        moment: await connection.offsets_for_timestamp(
+            described.name, moment_ms("start", moment), described
+        )
+        for moment in moments
+    }
+    starts = {}
+    for number, where in wanted.items():
+        if isinstance(where, datetime):
+            if number not in at_moment[where]:
+                raise Unavailable(f"no node tells offsets of {described.name} partition {number}")
+            starts[number] = at_moment[where][number]
+        else:
+            low, high = found[number].log_start_offset, found[number].high_watermark
+            starts[number] = first_offset(where, low, high)
+    return starts
+
+
+async def consume_starts(
+    connection: Connection, topic: str, partition: int | None, start: Where
+) -> dict[int, int]:
+    """Offset to begin at of all partitions of a topic, or of one. Raises UnknownPartition."""
+    _check(start)
+    described = await connection.describe_topic(topic)
+    numbers = (
+        [each.partition for each in described.partitions] if partition is None else [partition]
+    )
+    return await first_offsets(connection, described, dict.fromkeys(numbers, start))
+
+
+async def given_starts(
+    connection: Connection, topic: str, starts: Mapping[int, Where]
+) -> dict[int, int]:
+    """Offset to begin at of each of these partitions."""
+    offsets = {number: where for number, where in starts.items() if isinstance(where, int)}
+    others = {number: where for number, where in starts.items() if number not in offsets}
+    if others:
+        for where in others.values():
+            _check(where)
+        described = await connection.describe_topic(topic)
+        offsets |= await first_offsets(connection, described, others)
+    return {number: offsets[number] for number in starts}
+
+
+def where_of(start: Start, place: TopicPartition) -> Where:
+    """What `start` says of one partition."""
+    return start.get(place, "earliest") if isinstance(start, Mapping) else start
+
+
+Assigned = Mapping[TopicPartition, Where | None]
+"""Partitions to read, and where to begin; None: where the group has committed, or at `start`."""
+
+
+def assigned_given(
+    partitions: Iterable[TopicPartition] | Mapping[TopicPartition, Where],
+) -> Assigned:
+    """What `assign` takes. Raises InvalidRequest."""
+    if isinstance(partitions, Mapping):
+        found: Assigned = check_mapping(partitions)
+    else:
+        try:
+            found = dict.fromkeys(partitions)
+        except TypeError:
+            raise InvalidRequest(
+                f"partitions is {partitions!r:.60}; it takes TopicPartitions"
+            ) from None
+        for place in found:
+            if not isinstance(place, TopicPartition):
+                raise InvalidRequest(f"{place!r:.60} is no TopicPartition")
+    if not found:
+        raise InvalidRequest("assign takes one partition or more")
+    return found
+
+
+def starts_of(assigned: Assigned, start: Start) -> dict[TopicPartition, Where]:
+    """Where each begins that nothing was committed of."""
+    return {at: where_of(start, at) if where is None else where for at, where in assigned.items()}
