@@ -1,4 +1,4 @@
-"""Tells the broker what exports commit, for those who watch them (`native.sdk.exports`).
+"""Tells the broker what exports commit, for those who watch them (`native.wire.exports`).
 
 An export needs nothing of it: where telling fails, the export goes on.
 """
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from lakemq.plugins.native.sdk import LakeMQError, SyncClient, TopicPartition
-from lakemq.plugins.native.sdk.exports import ExportReport, export_group
+from lakemq.plugins.native.wire.exports import ExportReport, export_group
 from lakemq.spark_plugin.access import Access
 from lakemq.spark_plugin.export.job.report import CommitReport
 from lakemq.spark_plugin.export.job.settings import ExportSettings

@@ -87,9 +87,9 @@ def test_toml_parses_and_links_lead_somewhere(page: Path) -> None:
 @cache
 def all_commands() -> Any:
     """Built once: it takes some tenths of a second."""
-    from lakemq.cli import main as cli
+    from lakemq.cli import commands as cli
 
-    cli._add_plugin_commands()
+    cli.add_plugin_commands()
     return get_command(cli.app)
 
 

@@ -12,7 +12,7 @@ from unittest import mock
 
 import typer
 
-from lakemq.cli import main as cli
+from lakemq.cli import commands as cli
 
 _INTRODUCTION: Final = """\
 # Commands
@@ -32,7 +32,7 @@ def commands_page() -> str:
     """The whole page."""
     with mock.patch.dict(os.environ):
         os.environ.pop("LAKEMQ_CONFIG", None)  # which may turn plugins off
-        cli._add_plugin_commands()
+        cli.add_plugin_commands()
     whole = typer.main.get_command(cli.app)
     found = list(_commands(whole, ("lakemq",)))
     parts = [_INTRODUCTION, _shared([command for _, command in found])]

@@ -6,14 +6,16 @@ import asyncio
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import aiohttp
 from pydantic import ValidationError
 
 from lakemq.broker_core.api.errors import ConfigError
 from lakemq.broker_core.api.settings import Section
 from lakemq.broker_core.security.settings import HttpService
+
+if TYPE_CHECKING:
+    import aiohttp
 
 AnswerType = TypeVar("AnswerType", bound=Section)
 ANSWER_MAX_BYTES: Final = 256 * 1024
@@ -59,6 +61,9 @@ class HttpCalls:
 
     async def ask(self, body: dict[str, str]) -> tuple[int, bytes]:
         """Status and body of the answer, which `answer_of` takes. Raises NoAnswer."""
+        # Here: it is among the dearest imports, and hardly a broker asks a web service.
+        import aiohttp
+
         settings = self._settings
         how: dict[str, Any] = {"params": body} if settings.method == "GET" else {"json": body}
         try:
@@ -86,6 +91,8 @@ class HttpCalls:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
+            import aiohttp
+
             self._session = aiohttp.ClientSession()
         return self._session
 

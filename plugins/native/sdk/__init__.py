@@ -68,7 +68,6 @@ from lakemq.plugins.native.sdk.client.client import Client
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer, ConsumerOptions
 from lakemq.plugins.native.sdk.consumer.corrupt import OnCorrupt
 from lakemq.plugins.native.sdk.consumer.counters import ConsumerCounters, ProducerCounters
-from lakemq.plugins.native.sdk.consumer.filtering import Condition, RecordFilter
 from lakemq.plugins.native.sdk.net.tls import Tls
 from lakemq.plugins.native.sdk.producer.producer import Producer
 from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions
@@ -101,6 +100,7 @@ from lakemq.plugins.native.sdk.types import (
     RecordMetadata,
     TopicOffsets,
 )
+from lakemq.plugins.native.wire.filtering import Condition, RecordFilter
 
 __all__ = [
     "Acks",

@@ -12,8 +12,8 @@ from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.types import AccessContext
 from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.sdk.exports import GROUP_PREFIX
 from lakemq.plugins.native.server.authentication import Context, host_of, principal_of
+from lakemq.plugins.native.wire.exports import GROUP_PREFIX
 
 
 class ChangeOf(NamedTuple):

@@ -17,8 +17,8 @@ from lakemq.broker_core.api.administration.routes import (
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.plugins.native.groups.host import GroupHost
 from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.sdk.exports import GROUP_PREFIX, ExportReport
 from lakemq.plugins.native.services.group_routes import topic_offsets
+from lakemq.plugins.native.wire.exports import GROUP_PREFIX, ExportReport
 
 _TEXTS_MAX: Final = 3
 """Of the partitions of a topic that are looked at for a report."""

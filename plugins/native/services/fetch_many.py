@@ -24,7 +24,7 @@ from lakemq.broker_core.api.records.batch import HEADER_BYTES, read_header
 from lakemq.broker_core.api.types import CommittedBatch, Offset, Operation, Principal, Resource
 from lakemq.plugins.native.config import NativeSettings
 from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.sdk.consumer.filtering import Condition, RecordFilter
+from lakemq.plugins.native.wire.filtering import Condition, RecordFilter
 
 _PARTITIONS_MAX: Final = 10_000
 

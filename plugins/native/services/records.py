@@ -23,7 +23,6 @@ from lakemq.plugins.native.config import NativeSettings
 from lakemq.plugins.native.groups.host import GroupHost
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeServicer
-from lakemq.plugins.native.sdk.net.fetched import fetch_many_response, fetch_response
 from lakemq.plugins.native.server.authentication import principal_of
 from lakemq.plugins.native.server.convert import (
     check_counts,
@@ -37,6 +36,7 @@ from lakemq.plugins.native.services.fetch_many import FetchAnswer, FetchSession,
 from lakemq.plugins.native.services.produce_window import Window
 from lakemq.plugins.native.services.tiered import tiered_segments
 from lakemq.plugins.native.services.traced_calls import TracedCalls
+from lakemq.plugins.native.wire.fetched import fetch_many_response, fetch_response
 
 _Context = grpc.aio.ServicerContext[object, object]
 

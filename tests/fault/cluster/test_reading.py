@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import lakemq
 from lakemq.broker_core.api.errors import LakeMQError, LogTruncated
-from lakemq.cli.main import app
+from lakemq.cli.commands import app
 from lakemq.testing import Cluster
 from tests.support.cluster.load import until
 from tests.support.cluster.topics import made, nodes, partitions, until_in_sync

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lakemq
-from lakemq.cli.main import app
+from lakemq.cli.commands import app
 from lakemq.testing import Cluster, History
 from tests.support.cluster.load import Load, MqttLoad, until
 from tests.support.cluster.topics import leader, made, partitions, until_in_sync

@@ -21,13 +21,13 @@ from lakemq.broker_core.api.records.batch import (
 from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
 from lakemq.broker_core.api.types import Columns, Compression, TopicConfig, TopicInfo
 from lakemq.broker_core.publishing.batch_check import checked_header
-from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
-from lakemq.plugins.native.sdk.net.fetched import (
+from lakemq.plugins.native.wire.fetched import (
     fetch_many_response,
     fetch_response,
     parse_fetch_many_response,
     parse_fetch_response,
 )
+from lakemq.plugins.native.wire.filtering import RecordFilter
 from tests.fuzz.registry import target, with_crc
 
 TOPIC = TopicInfo("t", "0" * 32, 1, TopicConfig(), 1)

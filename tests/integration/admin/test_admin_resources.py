@@ -15,9 +15,9 @@ import typer
 from typer.testing import CliRunner
 
 import lakemq
-from lakemq.cli.main import app as lakemq_app
+from lakemq.cli.commands import app as lakemq_app
 from lakemq.plugins.admin.cli.audit import audit
-from lakemq.plugins.native.sdk.exports import ExportReport
+from lakemq.plugins.native.wire.exports import ExportReport
 from tests.support.node.admin_api import ask
 from tests.support.node.node import NodeProcess, unique
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lakemq
-from lakemq.cli.main import app
+from lakemq.cli.commands import app
 from tests.support.node.node import NodeProcess
 from tests.support.terminal import LAKEMQ
 

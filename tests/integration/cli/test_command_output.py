@@ -12,7 +12,7 @@ import typer
 from click import Command
 from typer.testing import CliRunner
 
-from lakemq.cli.main import _add_plugin_commands, app
+from lakemq.cli.commands import add_plugin_commands, app
 from tests.support.node.node import NodeProcess, unique
 
 ELSEWHERE: Final = {
@@ -32,7 +32,7 @@ SCHEMA: Final = '{"type": "object"}'
 
 @cache
 def command() -> Command:
-    _add_plugin_commands()
+    add_plugin_commands()
     return typer.main.get_command(app)
 
 

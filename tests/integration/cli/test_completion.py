@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lakemq
-from lakemq.cli.main import _add_plugin_commands, app
+from lakemq.cli.commands import add_plugin_commands, app
 from tests.support.node.admin_api import ask
 from tests.support.node.node import NodeProcess, unique
 from tests.support.terminal import LAKEMQ, PLAIN, Terminal
@@ -54,7 +54,7 @@ def test_tab_in_bash(node: NodeProcess, names: tuple[str, str]) -> None:
         shell.end()
 
 
-_with_plugins = cache(_add_plugin_commands)
+_with_plugins = cache(add_plugin_commands)
 
 
 def complete(shell: str, line: str) -> str:

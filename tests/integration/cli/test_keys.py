@@ -7,11 +7,11 @@ from functools import cache
 
 from typer.testing import CliRunner, Result
 
-from lakemq.cli.main import _add_plugin_commands, app
+from lakemq.cli.commands import add_plugin_commands, app
 from tests.support.node.admin_api import ask
 from tests.support.node.node import NodeProcess, unique
 
-_with_plugins = cache(_add_plugin_commands)
+_with_plugins = cache(add_plugin_commands)
 
 
 def lakemq(node: NodeProcess, *words: str, token: str = "") -> Result:

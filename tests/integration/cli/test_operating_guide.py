@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 from typer.testing import CliRunner
 
-from lakemq.cli.main import _add_plugin_commands, app
+from lakemq.cli.commands import add_plugin_commands, app
 from lakemq.testing import Cluster
 
 ROOT: Final = Path(__file__).parents[3]
@@ -43,7 +43,7 @@ def test_every_command_runs_in_order(
     monkeypatch.setenv("LAKEMQ_META_ADDRESS", " ".join(cluster.meta))
     monkeypatch.setenv("LAKEMQ_ADMIN", cluster.address("n1", "admin"))
     Path("sensor-1.password").write_text("a password\n")
-    _add_plugin_commands()
+    add_plugin_commands()
     asked = commands()
     assert len(asked) > 30
     for command in asked:

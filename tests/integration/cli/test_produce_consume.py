@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lakemq
-from lakemq.cli.main import _add_plugin_commands, app
+from lakemq.cli.commands import add_plugin_commands, app
 from tests.support.node.node import NodeProcess, unique
 
 Run = Callable[..., str]
@@ -25,7 +25,7 @@ Run = Callable[..., str]
 @pytest.fixture
 def run(node: NodeProcess) -> Run:
     """A command at the shared node: what it prints. `code`: the one it must end with."""
-    _add_plugin_commands()
+    add_plugin_commands()
 
     def run(*words: str, code: int = 0, stdin: bytes = b"") -> str:
         told = CliRunner().invoke(app, [*words, "--bootstrap", node.native], input=stdin)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from lakemq.cli.main import _add_plugin_commands, app
+from lakemq.cli.commands import add_plugin_commands, app
 from tests.support.mqtt.certificates import Authority
 from tests.support.node.node import NodeProcess
 
@@ -34,7 +34,7 @@ name = "mqtts"
 {mqtt}
 """
 LISTENERS = ("admin", "native", "mqtts")
-_with_plugins = cache(_add_plugin_commands)
+_with_plugins = cache(add_plugin_commands)
 
 
 def config_of(mqtt: Pair | None, native: Pair, admin: Pair) -> str:

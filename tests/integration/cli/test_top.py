@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lakemq
-from lakemq.cli.main import app
+from lakemq.cli.commands import app
 from lakemq.cli.overview import sampling
 from tests.support.node.node import NodeProcess, unique
 from tests.support.terminal import LAKEMQ, Terminal

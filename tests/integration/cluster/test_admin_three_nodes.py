@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from lakemq.cli.main import app
+from lakemq.cli.commands import app
 from tests.support.node.admin_api import ask
 from tests.support.node.node import NodeProcess, unique
 from tests.support.node.ports import free_ports

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import lakemq
-from lakemq.plugins.native.sdk.exports import ExportReport
+from lakemq.plugins.native.wire.exports import ExportReport
 from tests.support.node.dashboard import AXE, chromium, dashboard_of, need_browser
 from tests.support.node.node import PORTS_FREE, NodeProcess
 

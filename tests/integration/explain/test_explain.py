@@ -16,7 +16,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from typer.testing import CliRunner
 
 import lakemq
-from lakemq.cli.main import app
+from lakemq.cli.commands import app
 from tests.support.node.node import PORTS_FREE, NodeProcess
 
 CONFIG = (

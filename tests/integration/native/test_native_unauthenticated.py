@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import lakemq
 from lakemq.broker_core.api.errors import Unavailable
-from lakemq.cli.main import app
+from lakemq.cli.commands import app
 from lakemq.plugins.native.sdk.net import login
 from lakemq.plugins.native.server.tcp_sockets import connections_of, shut_down
 from tests.support.node.node import PORTS_FREE, NodeProcess

@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from lakemq.cli.main import _add_plugin_commands, app
+from lakemq.cli.commands import add_plugin_commands, app
 from tests.support.node.node import PORTS_FREE, NodeProcess
 
 
@@ -40,7 +40,7 @@ def process(*words: str, stdin: str = "") -> Said:
 
 @cache
 def with_plugins() -> typer.Typer:
-    _add_plugin_commands()
+    add_plugin_commands()
     return app
 
 
@@ -161,7 +161,7 @@ def test_a_node_stops_cleanly_when_told(tmp_path: Path) -> None:
 
 def test_starting_imports_no_spark() -> None:
     code = (
-        "import lakemq.cli.main, lakemq.node, sys;"
+        "import lakemq.cli.commands, lakemq.node, sys;"
         "heavy = ('pyspark', 'py4j', 'pyarrow', 'deltalake', 'pyiceberg', 'pandas');"
         "print(*[name for name in heavy if name in sys.modules])"
     )

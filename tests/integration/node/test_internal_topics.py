@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import lakemq
 from lakemq.broker_core.api.records.batch import encode
 from lakemq.broker_core.api.types import Columns
-from lakemq.cli.main import app
+from lakemq.cli.commands import app
 from lakemq.plugins.native.proto import (
     admin_pb2,
     metadata_pb2,

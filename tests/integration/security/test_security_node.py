@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from typer.testing import CliRunner
 
 import lakemq
-from lakemq.cli.main import app
+from lakemq.cli.commands import app
 from lakemq.plugins.mqtt.wire import packets
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.encoding import encode

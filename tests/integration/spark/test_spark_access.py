@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lakemq
-from lakemq.cli.main import app
+from lakemq.cli.commands import app
 from lakemq.spark_plugin.access import Access
 from lakemq.spark_plugin.export.job import write_task
 from lakemq.spark_plugin.export.job.run import audit_target, make_exporter

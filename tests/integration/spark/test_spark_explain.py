@@ -12,7 +12,7 @@ import paho.mqtt.client as paho
 import pytest
 from typer.testing import CliRunner
 
-from lakemq.cli.main import app
+from lakemq.cli.commands import app
 from lakemq.spark_plugin.export.job.run import open_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
 from tests.support.node.node import PORTS_FREE, NodeProcess

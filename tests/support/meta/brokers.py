@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from typer.testing import CliRunner, Result
 
-from lakemq.cli.main import app
+from lakemq.cli.commands import app
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.remote.control_calls import HeartbeatReport
 from lakemq.meta_service.api.types import InSyncChange, NodeRegistration, ReplicaEnd

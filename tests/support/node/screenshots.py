@@ -16,7 +16,7 @@ import paho.mqtt.client as mqtt
 
 import lakemq
 from lakemq.broker_core.api.schemas.types import framed
-from lakemq.plugins.native.sdk.exports import ExportReport
+from lakemq.plugins.native.wire.exports import ExportReport
 from tests.support.node.admin_api import ask
 from tests.support.node.dashboard import AXE, CHROMIUM, ROOT, chromium, dashboard_of
 from tests.support.node.node import PORTS_FREE, NodeProcess

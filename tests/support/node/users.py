@@ -7,7 +7,7 @@ from typing import Final
 
 from typer.testing import CliRunner
 
-from lakemq.cli.main import app
+from lakemq.cli.commands import app
 
 USERS_ONLY: Final = """
 [security]

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.sdk.net.fetched import (
+from lakemq.plugins.native.wire.fetched import (
     fetch_many_response,
     fetch_response,
     parse_fetch_many_response,

@@ -10,7 +10,7 @@ from lakemq.broker_core.api.errors import InvalidRequest
 from lakemq.broker_core.api.records.batch import CONTROL, RecordBatch, encode
 from lakemq.broker_core.api.records.headers import encode_headers
 from lakemq.broker_core.api.types import Columns, Compression
-from lakemq.plugins.native.sdk.consumer.filtering import Condition, RecordFilter
+from lakemq.plugins.native.wire.filtering import Condition, RecordFilter
 
 _BYTES = st.none() | st.text("ab", max_size=3).map(str.encode)
 _HEADERS = st.lists(st.tuples(st.sampled_from(["h", "i"]), _BYTES), max_size=2)

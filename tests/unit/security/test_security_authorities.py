@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from typer.testing import CliRunner
 
-from lakemq.cli.main import app
+from lakemq.cli.commands import app
 
 Issuer = tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
 

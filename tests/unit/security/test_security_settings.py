@@ -12,7 +12,7 @@ from lakemq.broker_core.api.errors import ConfigError
 from lakemq.broker_core.configuration.config import load_config
 from lakemq.broker_core.security.authz.rule_book import RuleBook
 from lakemq.broker_core.security.settings import SecuritySettings
-from lakemq.cli.main import app
+from lakemq.cli.commands import app
 
 
 def loaded(folder: Path, text: str) -> SecuritySettings:

@@ -37,7 +37,6 @@ from lakemq.plugins.native.sdk.blocking.staging import SyncStaging, SyncTransact
 from lakemq.plugins.native.sdk.client.client import Client
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptCallback, CorruptPolicy, OnCorrupt
-from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.consumer.options import AssignOptions, ConsumerOptions
 from lakemq.plugins.native.sdk.consumer.starts import Where, consume_starts, given_starts
 from lakemq.plugins.native.sdk.consumer.topic_reader import TopicReader
@@ -51,6 +50,7 @@ from lakemq.plugins.native.sdk.producer.checking import check_record
 from lakemq.plugins.native.sdk.producer.producer import Producer
 from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions, check_queue_options
 from lakemq.plugins.native.sdk.types import ConsumerRecord, NewRecord, RecordMetadata
+from lakemq.plugins.native.wire.filtering import RecordFilter
 
 _R = TypeVar("_R")
 _EXIT_S: Final = 2.0

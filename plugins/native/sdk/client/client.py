@@ -26,7 +26,6 @@ from lakemq.plugins.native.sdk.arguments import (
 )
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer, ConsumerOptions
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt
-from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.consumer.options import AssignOptions
 from lakemq.plugins.native.sdk.consumer.starts import (
     Where,
@@ -51,6 +50,7 @@ from lakemq.plugins.native.sdk.schemas import Schemas
 from lakemq.plugins.native.sdk.transactions.staging import Staging
 from lakemq.plugins.native.sdk.transactions.transaction import TransactionalProducer
 from lakemq.plugins.native.sdk.types import ConsumerRecord, GroupDescription, TopicOffsets
+from lakemq.plugins.native.wire.filtering import RecordFilter
 
 if TYPE_CHECKING:  # exists in the stub file only
     pass

@@ -12,10 +12,10 @@ from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.records.headers import decode_headers
 from lakemq.broker_core.api.types import Headers, TopicPartition
 from lakemq.plugins.native.sdk.consumer.fetching import Arrived, Reading
-from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.consumer.positions import Span
 from lakemq.plugins.native.sdk.group.membership import Grant
 from lakemq.plugins.native.sdk.types import ConsumerRecord
+from lakemq.plugins.native.wire.filtering import RecordFilter
 
 if TYPE_CHECKING:
     import pyarrow as pa

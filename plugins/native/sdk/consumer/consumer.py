@@ -23,7 +23,6 @@ from lakemq.plugins.native.sdk.consumer.commits import Commits
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.counters import ConsumerCounters
 from lakemq.plugins.native.sdk.consumer.fetching import FetchLoop
-from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.consumer.options import Callback as Callback
 from lakemq.plugins.native.sdk.consumer.options import ConsumerOptions as ConsumerOptions
 from lakemq.plugins.native.sdk.consumer.options import Partitions as Partitions
@@ -37,6 +36,7 @@ from lakemq.plugins.native.sdk.group.topic_pattern import TopicPattern
 from lakemq.plugins.native.sdk.group.topic_watch import watch_for_topics
 from lakemq.plugins.native.sdk.net.connection import Connection
 from lakemq.plugins.native.sdk.types import ConsumerRecord
+from lakemq.plugins.native.wire.filtering import RecordFilter
 
 if TYPE_CHECKING:
     import pyarrow as pa

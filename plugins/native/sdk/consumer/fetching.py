@@ -12,13 +12,13 @@ from lakemq.broker_core.api.records.batch import CONTROL, RecordBatch, split
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy
-from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.cluster_view import ReadRoute
 from lakemq.plugins.native.sdk.net.errors import error_of
-from lakemq.plugins.native.sdk.net.fetched import FetchedPartition
 from lakemq.plugins.native.sdk.net.routes import Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
+from lakemq.plugins.native.wire.fetched import FetchedPartition
+from lakemq.plugins.native.wire.filtering import RecordFilter
 
 _AHEAD: Final = 4
 """Answers of the broker that wait for the reader; HTTP/2's flow control holds back the rest."""

@@ -7,8 +7,8 @@ from typing import TypedDict
 
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.sdk.consumer.corrupt import OnCorrupt
-from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.consumer.starts import Start
+from lakemq.plugins.native.wire.filtering import RecordFilter
 
 Partitions = frozenset[TopicPartition]
 Callback = Callable[[Partitions], Awaitable[None] | None]

@@ -13,10 +13,10 @@ from lakemq.plugins.native.sdk.consumer.chunks import Chunk, decoded
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy
 from lakemq.plugins.native.sdk.consumer.counters import ConsumerCounters
 from lakemq.plugins.native.sdk.consumer.fetching import Arrived
-from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.consumer.positions import Span
 from lakemq.plugins.native.sdk.group.group_stream import now_ms
 from lakemq.plugins.native.sdk.types import ConsumerRecord
+from lakemq.plugins.native.wire.filtering import RecordFilter
 
 _WAIT_S: Final = 0.5
 

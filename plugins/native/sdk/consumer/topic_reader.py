@@ -9,8 +9,8 @@ from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.types import Record, TopicPartition
 from lakemq.plugins.native.sdk.consumer.chunks import decoded
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt
-from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.types import ConsumerRecord
+from lakemq.plugins.native.wire.filtering import RecordFilter
 
 
 class TopicReader:

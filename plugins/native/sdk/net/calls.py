@@ -13,11 +13,6 @@ from lakemq.broker_core.api.types import Columns, TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
 from lakemq.plugins.native.sdk.arguments import Config, config_given, count_given
-from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
-from lakemq.plugins.native.sdk.net.fetched import (
-    parse_fetch_many_response,
-    parse_fetch_response,
-)
 from lakemq.plugins.native.sdk.producer.checking import check_columns, check_record
 from lakemq.plugins.native.sdk.tracing import current_headers, is_traced, with_headers
 from lakemq.plugins.native.sdk.types import (
@@ -28,6 +23,11 @@ from lakemq.plugins.native.sdk.types import (
     PartitionOffsets,
     TopicOffsets,
 )
+from lakemq.plugins.native.wire.fetched import (
+    parse_fetch_many_response,
+    parse_fetch_response,
+)
+from lakemq.plugins.native.wire.filtering import RecordFilter
 
 _READS: Final = ("Describe", "OffsetsForTimestamp", "DescribeGroups", "Fetch", "InitProducer")
 """Calls that may be made twice; of a stream, until its first answer."""

@@ -28,7 +28,7 @@ from lakemq.broker_core.transactions.state import (
     StagedRef,
 )
 from lakemq.plugins.native.queues.snapshot import Run, Snapshot, decode_snapshot, encode_snapshot
-from lakemq.plugins.native.sdk.net.fetched import fetch_response, parse_fetch_response
+from lakemq.plugins.native.wire.fetched import fetch_response, parse_fetch_response
 from tests.support.growth import Work, grows_linearly
 from tests.support.poison import sealed
 

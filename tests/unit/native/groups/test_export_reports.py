@@ -7,8 +7,8 @@ import time
 from dataclasses import asdict
 
 from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.sdk.exports import ExportReport
 from lakemq.plugins.native.services.export_routes import _exports
+from lakemq.plugins.native.wire.exports import ExportReport
 
 REPORT = ExportReport("/t", "delta", 3, 10, 0, 1000, 50)
 GARBAGE = "[" * 4000

@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow")
 
 from lakemq.plugins.native.groups.offset_table import METADATA_MAX_BYTES
 from lakemq.plugins.native.sdk import NotAuthorized, TopicPartition
-from lakemq.plugins.native.sdk.exports import ExportReport
+from lakemq.plugins.native.wire.exports import ExportReport
 from lakemq.spark_plugin.broker_reports import BrokerReports
 from lakemq.spark_plugin.export.job.report import CommitReport
 from lakemq.spark_plugin.export.job.settings import ExportSettings
