@@ -61,6 +61,8 @@ class Partitions:
         """Of those logs: epoch in which this process has led the only replica."""
         self._settled: set[Place] = set()
         """Replicas that were found damaged, and count again, or are copied again."""
+        self._left: set[Place] = set()
+        """Replicas on disk that moved away while the node was down, and are not deleted yet."""
         self._taps = Taps()
         self._serving_watchers: list[Callable[[], None]] = []
         assignments.on_change = self._tell_serving
@@ -99,13 +101,16 @@ class Partitions:
             if log is None and self._is_withheld(topic, number):
                 self._shared[topic.name, number] = Place(topic.topic_id, number)
             elif log is None and self._is_assigned(topic, number):
+                self._left.discard(Place(topic.topic_id, number))
                 log = await self._storage.open_partition(topic, number)
                 self._logs[topic.name, number] = log
                 await self._take_part(topic, number, log)
                 self._taps.opened(topic.name, log)
-            elif log is not None and self._has_moved_away(topic, number):
+            elif log is None:
+                await self._delete_left(topic, number)
+            elif self._has_moved_away(topic, number):
                 await self._drop(topic, number)
-            elif log is not None:
+            else:
                 await self._take_part(topic, number, log)
         if before is not None and before.config != topic.config:
             await self._storage.configure_topic(topic)
@@ -191,6 +196,7 @@ class Partitions:
         for number in range(topic.partitions):
             self._logs.pop((topic.name, number), None)
             self._alone.pop((topic.name, number), None)
+            self._left.discard(Place(topic.topic_id, number))
             if (place := self._shared.pop((topic.name, number), None)) is not None:
                 await self._assignments.forget(place)
         self._taps.closed(topic.name)
@@ -205,9 +211,10 @@ class Partitions:
             await self._storage.delete_topic(topic_id)
 
     async def delete_moved_away(self) -> None:
-        """Delete from disk the replicas that moved to other nodes while this one was down. To be
-        called when every topic has been assigned from a catalog that was read after this node's
-        registration became active: an older one may name fewer replicas than there are."""
+        """Delete from disk the replicas that moved to other nodes while this one was down, each
+        once another node leads. To be called when every topic has been assigned from a catalog that
+        was read after this node's registration became active: an older one may name fewer replicas
+        than there are."""
         if not self._assignments.active:
             return
         for topic_id, number in sorted(await self._storage.stored_partitions()):
@@ -215,13 +222,26 @@ class Partitions:
             # A topic that is unknown here may be newer than what was read.
             if topic is None or number >= topic.partitions:
                 continue
-            if (topic.name, number) not in self._logs and self._has_moved_away(topic, number):
-                try:
-                    await self._storage.delete_partition(topic_id, number)
-                except OSError as error:  # The next start tries again.
-                    _log.warning("%s/%d, which has moved away: %s", topic.name, number, error)
-                else:
-                    _log.info("%s/%d has moved to other nodes: deleted here", topic.name, number)
+            if (topic.name, number) not in self._logs and not self._is_assigned(topic, number):
+                self._left.add(Place(topic_id, number))
+                await self._delete_left(topic, number)
+
+    async def _delete_left(self, topic: TopicInfo, partition: int) -> None:
+        """Delete what was left of a replica that was not opened, if another node leads now."""
+        place = Place(topic.topic_id, partition)
+        if (
+            place not in self._left
+            or not self._assignments.active
+            or not self._has_moved_away(topic, partition)
+        ):
+            return
+        self._left.discard(place)
+        try:
+            await self._storage.delete_partition(topic.topic_id, partition)
+        except OSError as error:  # The next start tries again.
+            _log.warning("%s/%d, which has moved away: %s", topic.name, partition, error)
+        else:
+            _log.info("%s/%d has moved to other nodes: deleted here", topic.name, partition)
 
     def _is_assigned(self, topic: TopicInfo, partition: int) -> bool:
         held = leadership(topic, partition)

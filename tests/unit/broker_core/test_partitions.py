@@ -488,6 +488,27 @@ async def test_what_moved_away_while_the_node_was_down_is_deleted(
     assert storage.deleted == ["a/0"]
 
 
+async def test_what_moved_away_is_kept_until_another_node_leads(
+    partitions: Partitions, storage: StubStorage, assignments: Assignments
+) -> None:
+    storage.replicas = {("a" * 32, number) for number in range(3)}
+    away = Leadership("other", 7, ("other", "third"), ("other",))
+    await partitions.assign(topic(LOST, LOST, LOST))
+    assignments.activated()
+    await partitions.delete_moved_away()
+    assert storage.deleted == []
+    await partitions.assign(topic(away, LOST, REPLICA))
+    assert storage.deleted == ["a/0"]
+    # One that came back meanwhile is what it is now: a replica that is open.
+    assert storage.opened == [("t", 2)]
+    assignments.registered()
+    await partitions.assign(topic(away, away, REPLICA))
+    assert storage.deleted == ["a/0"], "the catalog may be older than this registration"
+    assignments.activated()
+    await partitions.assign(topic(away, away, REPLICA))
+    assert storage.deleted == ["a/0", "a/1"]
+
+
 async def test_where_replicas_without_a_leader_end_is_told(
     tmp_path: Path, assignments: Assignments
 ) -> None:
