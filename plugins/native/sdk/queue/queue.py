@@ -273,8 +273,11 @@ class Queue:
     async def _extend(self) -> None:
         """Records that wait here for the application must not run out of their lock; unless it
         has not come for the next one for that long: then others shall have them."""
+        while not self._settling.lock_s:  # known when the queue is open
+            self._changed.clear()
+            await self._changed.wait()
         while True:
-            lock_s = self._settling.lock_s or 1.0
+            lock_s = self._settling.lock_s
             # Two extensions may be lost before a lock ends.
             await asyncio.sleep(lock_s / 3)
             waiting = [each for each in self._buffer if each.is_held]
