@@ -17,10 +17,10 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from lakemq import connect
+from tests.support.mqtt.mqtt_js import installed
 from tests.support.node.node import PORTS_FREE, NodeProcess
 
 WAIT_S = 20
-MQTT_JS = "5.16.0"
 CONFIG = (
     PORTS_FREE
     + """
@@ -198,16 +198,7 @@ reader.on("connect", () => reader.subscribe(`js/${version}/#`, {qos: 2}, (error,
 @pytest.fixture(scope="module")
 def mqtt_js(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with mqtt.js."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        pytest.skip("npm and node are not installed")
-    folder = tmp_path_factory.mktemp("js")
-    run = subprocess.run(
-        [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", f"mqtt@{MQTT_JS}"],
-        cwd=folder, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    if run.returncode:
-        pytest.skip(f"npm could not install mqtt@{MQTT_JS}: {run.stderr.strip()[-200:]}")
+    folder = installed(tmp_path_factory.mktemp("js"))
     (folder / "client.js").write_text(SCRIPT)
     return folder
 
