@@ -14,6 +14,7 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
 import lakemq
+from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.testing import Cluster
 
@@ -163,6 +164,28 @@ class Load:
                     following += 1
                     self._history.read(self.topic, partition, record.offset, record.value)
             await asyncio.sleep(0.1)
+
+
+class Sender:
+    """Sends one record after the other, to each partition in turn, whatever is harmed."""
+
+    def __init__(self, client: lakemq.SyncClient, topic: str, partitions: int) -> None:
+        self.sent = 0
+        self._client, self._topic, self._partitions = client, topic, partitions
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with suppress(LakeMQError):
+                self._client.send(self._topic, b"x", partition=self.sent % self._partitions)
+                self.sent += 1
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(30)
 
 
 class MqttLoad:
