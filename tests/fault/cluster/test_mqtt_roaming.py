@@ -8,23 +8,21 @@ given is held against what was published. `LAKEMQ_FAULT_ROUNDS=5`: every fault f
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-import lakemq
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.testing import Cluster
 from tests.support.cluster.load import until
 from tests.support.cluster.topics import ask, until_in_sync
 from tests.support.mqtt.mqtt_js import installed
 from tests.support.mqtt.roaming import Roaming, RoamingAiomqtt, RoamingMqttJs, RoamingPaho
+from tests.support.mqtt.roaming_load import Publishers, by_name, has_all, problems, stored
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(900)]
 ROUNDS = int(os.environ.get("LAKEMQ_FAULT_ROUNDS", "1"))
@@ -42,8 +40,6 @@ topic = "{TOPIC}"
 partitions = 3
 """
 WAIT_S = 120
-LAST = "last"
-GAP_S = 0.01
 
 
 @pytest.fixture(scope="module")
@@ -65,96 +61,6 @@ def is_there(cluster: Cluster, topic: str) -> bool:
 @pytest.fixture(scope="module")
 def mqtt_js(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed(tmp_path_factory.mktemp("js"))
-
-
-class Publishers:
-    """One of each library, each of which sends numbers at QoS 1 and at QoS 2 in turns."""
-
-    def __init__(self, clients: list[Roaming]) -> None:
-        self.clients = clients
-        self.sent = 0
-        """Of each client, to both of its topic names together."""
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._publish, daemon=True)
-        self._thread.start()
-
-    def _publish(self) -> None:
-        while not self._stopping.wait(GAP_S):
-            for client in self.clients:
-                client.publish(
-                    name(client, 1 + self.sent % 2), str(self.sent // 2), 1 + self.sent % 2
-                )
-            self.sent += 1
-
-    def until_acknowledged(self, more: int) -> None:
-        """So many more of each."""
-        self._until(self.sent + more)
-
-    def _until(self, goal: int) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while min(each.acknowledged for each in self.clients) < goal:
-            told = ", ".join(f"{each.name} {each.acknowledged}" for each in self.clients)
-            assert time.monotonic() < deadline, (
-                f"{self.sent} of each are sent, acknowledged: {told}"
-            )
-            time.sleep(0.05)
-
-    def stop(self) -> None:
-        """Returns when all are acknowledged, the last ones of each name too."""
-        self._stopping.set()
-        self._thread.join(10)
-        for client, qos in itertools.product(self.clients, (1, 2)):
-            client.publish(name(client, qos), LAST, qos)
-        self._until(self.sent + 2)
-
-    def expected(self) -> dict[str, list[str]]:
-        return {
-            name(client, qos): [
-                *(str(n // 2) for n in range(self.sent) if 1 + n % 2 == qos), LAST
-            ]
-            for client in self.clients
-            for qos in (1, 2)
-        }  # fmt: skip
-
-
-def name(client: Roaming, qos: int) -> str:
-    return f"n/{client.name}/{qos}"
-
-
-def by_name(found: list[tuple[str, str]]) -> dict[str, list[str]]:
-    values: dict[str, list[str]] = {}
-    for topic, value in found:
-        values.setdefault(topic, []).append(value)
-    return values
-
-
-def stored(cluster: Cluster) -> dict[str, list[str]]:
-    with lakemq.connect(cluster.bootstrap, timeout_s=WAIT_S) as client:
-        return by_name(
-            [
-                ((each.key or b"").decode(), (each.value or b"").decode())
-                for each in client.consume(TOPIC)
-            ]
-        )
-
-
-def problems(seen: dict[str, dict[str, list[str]]], expected: dict[str, list[str]]) -> list[str]:
-    """`seen`: where -> topic name -> payloads, as they came."""
-    wrong = []
-    for (where, found), (topic, values) in itertools.product(seen.items(), expected.items()):
-        got = found.get(topic, [])
-        # At QoS 1 some may come again, behind what came first.
-        if topic.endswith("/1"):
-            got = list(dict.fromkeys(got))
-        if got != values:
-            pairs = enumerate(zip(got, values, strict=False))
-            at = next((n for n, (one, other) in pairs if one != other), len(values))
-            missing, more = set(values) - set(got), len(got) - len(set(got))
-            wrong.append(
-                f"{where}: {topic}: {len(missing)} missing ({sorted(missing)[:5]}), {more} again; "
-                f"first at {at}: {got[max(0, at - 3) : at + 5]}"
-            )
-    return wrong
 
 
 def harm(cluster: Cluster, node: str, fault: str) -> Callable[[], None]:
@@ -186,7 +92,7 @@ def test_clients_of_three_libraries_roam_while_nodes_are_harmed(
     for each in readers:
         each.subscribe("n/#", 2)
     until(lambda: all(each.subscribed.is_set() for each in readers), WAIT_S)
-    publishers = Publishers(one_of_each("sends"))
+    publishers = Publishers(one_of_each("sends"), "n")
     everyone = [*readers, *publishers.clients]
 
     def roam() -> None:
@@ -209,15 +115,11 @@ def test_clients_of_three_libraries_roam_while_nodes_are_harmed(
         publishers.until_acknowledged(20)
     publishers.stop()
     expected = publishers.expected()
-
-    def has_all(reader: Roaming) -> bool:
-        return sum(value == LAST for _, value in set(reader.received)) == len(expected)
-
-    until(lambda: all(map(has_all, readers)), WAIT_S, "the last of each name at each reader")
+    until(lambda: all(has_all(each, expected) for each in readers), WAIT_S, "the last of each name")
     moves = {each.name: each.connections for each in everyone}
     for each in everyone:
         each.close()
-    there = stored(cluster)
+    there = stored(cluster, TOPIC)
     given = {each.name: by_name(each.received) for each in readers}
     print(f"{publishers.sent} publishes of each; connections {moves}")
     assert min(moves.values()) > 1, "each has come to a node more than once"

@@ -26,10 +26,16 @@ class Load:
     """Idempotent producers and a reader of one topic, on an event loop of their own."""
 
     def __init__(
-        self, cluster: Cluster, topic: str, producers: int = 2, bootstrap: str = ""
+        self,
+        cluster: Cluster,
+        topic: str,
+        producers: int = 2,
+        bootstrap: str = "",
+        rack: str = "",
     ) -> None:
         """`bootstrap`: the only node that the reader and the first producer are told of; empty:
-        all, as the others are."""
+        all, as the others are. `rack`: where the reader reads."""
+        self._rack = rack
         self._bootstrap = bootstrap or cluster.bootstrap
         self.acks: Counter[int] = Counter()
         """Of each producer."""
@@ -92,7 +98,9 @@ class Load:
 
     async def _all(self) -> None:
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(lakemq.Client(self._bootstrap, timeout_s=100))
+            client = await stack.enter_async_context(
+                lakemq.Client(self._bootstrap, timeout_s=100, rack=self._rack)
+            )
             other = await stack.enter_async_context(
                 lakemq.Client(self.cluster.bootstrap, timeout_s=100)
             )

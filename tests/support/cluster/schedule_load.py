@@ -53,9 +53,9 @@ class Scheduling:
                 self.unknown.add(number)
         time.sleep(0.01)
 
-    def until_sent(self, more: int) -> None:
+    def until_sent(self, more: int, timeout_s: float = 60.0) -> None:
         target = len(self.due) + more
-        until(lambda: len(self.due) >= target or self.error is not None)
+        until(lambda: len(self.due) >= target or self.error is not None, timeout_s)
         assert self.error is None, self.error
 
     def stop(self) -> None:

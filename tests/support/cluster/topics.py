@@ -85,3 +85,17 @@ def until_in_sync(cluster: Cluster, topic: str, members: int = 3) -> float:
         ),
         what=f"{members} replicas of each partition in sync",
     )
+
+
+def until_all_in_sync(cluster: Cluster) -> float:
+    """As `until_in_sync`, of all topics that have several replicas, internal ones too."""
+
+    async def whole(client: RemoteClient) -> bool:
+        _, topics = await client.topics()
+        return all(
+            len(each.in_sync) == len(each.replicas) and each.leader and not each.target
+            for topic in topics
+            for each in topic.partitions
+        )
+
+    return until(lambda: ask(cluster, whole), what="all replicas of all topics in sync")

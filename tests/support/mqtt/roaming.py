@@ -129,8 +129,8 @@ class RoamingPaho(Roaming):
     def subscribe(self, topic_filter: str, qos: int) -> None:
         self._client.subscribe(topic_filter, qos)
 
-    def publish(self, topic: str, payload: str, qos: int) -> None:
-        self._client.publish(topic, payload, qos)
+    def publish(self, topic: str, payload: str, qos: int, *, retain: bool = False) -> None:
+        self._client.publish(topic, payload, qos, retain)
 
     def cut(self) -> None:
         self._client.cut()
