@@ -18,7 +18,7 @@ endef
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench-kafka bench-cluster bench-spark-kafka docs dist clean fuzz mutants test-core lint dashboard-assets screenshots
+.PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench bench-full bench-compare bench-peers profile soak bench-cluster bench-spark-kafka docs dist clean fuzz mutants test-core lint dashboard-assets screenshots
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -101,12 +101,30 @@ generate: $(READY)  ## write generated files anew: protocol code, docs/configura
 constraints: $(READY)  ## pin what is installed now
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
 
-bench-kafka: java $(READY)  ## produce beside Kafka (fetched through Maven) and NATS, per CPU-second
-	-$(BIN)/python -m pip install -q confluent-kafka nats-py
-	$(BIN)/python -m benchmarks.kafka
+bench: $(READY)  ## LakeMQ beside its peers, less than 10 minutes: tables of docs/performance.md, history; ONLY='qos1* journal'
+	$(BIN)/python -m benchmarks run --scale 0.5 $(if $(ONLY),--only $(ONLY))
+
+bench-full: $(READY)  ## all works, five rounds, growth plots
+	$(BIN)/python -m benchmarks run --full --rounds 5 $(if $(ONLY),--only $(ONLY))
+
+bench-compare: $(READY)  ## what changed beyond noise: OLD=benchmarks/history/... NEW=...
+	$(BIN)/python -m benchmarks compare $(OLD) $(NEW)
+
+NATS := github.com/nats-io/nats-server/v2@v2.15.2
+bench-peers: $(READY)  ## peers that Debian's packages do not bring: NATS (Go), clients of Kafka and NATS
+	-$(BIN)/python -m pip install -q -c constraints.txt --editable '.[bench]'
+	mkdir -p build/bench/bin  # without Go's checksum database, where that can't be reached: the version is pinned
+	-GOBIN=$(CURDIR)/build/bench/bin go install $(NATS) || GOSUMDB=off GOBIN=$(CURDIR)/build/bench/bin go install $(NATS)
+
+profile: $(READY)  ## the hottest functions and threads of a node under a load: ONLY=qos1-2000
+	$(BIN)/python -m benchmarks profile $(if $(ONLY),--only $(ONLY))
+
+HOURS ?= 1
+soak: $(READY)  ## mixed load with clients that come and go for HOURS=1: memory, descriptors, threads, latency over time
+	$(BIN)/python -m benchmarks soak --hours $(HOURS)
 
 bench-cluster: java $(READY)  ## three nodes beside three of Kafka: replicated throughput, latency, failover
-	-$(BIN)/python -m pip install -q confluent-kafka
+	-$(BIN)/python -m pip install -q -c constraints.txt --editable '.[bench]'
 	$(BIN)/python -m benchmarks.cluster
 
 bench-spark-kafka: java $(READY)  ## Spark reads from LakeMQ beside Spark-Kafka from Kafka (both fetched through Maven)

@@ -4,8 +4,8 @@
 
 Both: acks of all in-sync replicas, three replicas of which two must be in sync, 100-byte values,
 one partition. LakeMQ acknowledges what is on the disks of all in-sync replicas. Kafka as shipped
-acknowledges what is in their page caches; `flushed` is Kafka that fsyncs first. Kafka comes from
-Maven Central as in `benchmarks.kafka`; what can't be had is told. CPU is that of all three servers
+acknowledges what is in their page caches; `flushed` is Kafka that fsyncs first. Kafka comes through
+Maven (`benchmarks.sides.kafka`); what can't be had is told. CPU is that of all three servers
 and the client. The aims are printed beside LakeMQ's figures.
 """
 
@@ -22,7 +22,8 @@ from pathlib import Path
 from benchmarks.cluster import kafka_cases, lakemq_cases
 from benchmarks.cluster.figures import ratio
 from benchmarks.cluster.lakemq_cases import ALONE, REPLICATED
-from benchmarks.kafka import FLUSHED, Broker, Missing, brokers, classpath
+from benchmarks.harness.declare import Missing
+from benchmarks.sides.kafka import FLUSHED, VERSION, Broker, brokers, classpath
 from lakemq.local_cluster.cluster import LocalCluster
 
 NAMES = ("large", "callers", "latency", "failover", "catch-up")
@@ -62,7 +63,7 @@ async def ours(folder: Path, names: list[str], records: int, seconds: float) -> 
 
 def theirs(folder: Path, version: str, names: list[str], records: int, seconds: float) -> None:
     """Raises Missing."""
-    jars = classpath(folder / "maven", version)
+    jars = classpath(version)
     for name, more in (("as shipped", ""), ("flushed", FLUSHED)):
         home = folder / name.replace(" ", "-")
         count = records if not more else records // 10
@@ -93,7 +94,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
     parser.add_argument("--no-kafka", action="store_true")
     parser.add_argument("--no-lakemq", action="store_true")
-    parser.add_argument("--version", default="4.3.1", help="of Kafka")
+    parser.add_argument("--version", default=VERSION, help="of Kafka")
     given = parser.parse_args()
     print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs")
     with tempfile.TemporaryDirectory() as text:

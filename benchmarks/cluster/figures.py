@@ -5,15 +5,47 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 import psutil  # type: ignore[import-untyped]  # has no types of its own
 
-from benchmarks.kafka import cpu_of, told
-from benchmarks.native import Figure
-
+VALUE = b"x" * 100
+BLOCK = 50_000
 CALLERS = 256
 RATE = 10_000
 """Records/s of the latency cases."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What one case took."""
+
+    name: str
+    records: int
+    elapsed_s: float
+    cpu_s: float
+
+    @property
+    def rate(self) -> float:
+        return self.records / self.elapsed_s
+
+    @property
+    def cpu_rate(self) -> float:
+        return self.records / self.cpu_s
+
+
+def told(figure: Figure) -> Figure:
+    print(
+        f"{figure.name:38} {figure.rate:12,.0f} records/s {figure.cpu_rate:12,.0f} per CPU-second",
+        flush=True,
+    )
+    return figure
+
+
+def cpu_of(*processes: psutil.Process) -> float:
+    """User and system time of all of them together (s)."""
+    times = [process.cpu_times() for process in processes]
+    return float(sum(each.user + each.system for each in times))
 
 
 async def timed(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -10,9 +12,9 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]  # has no types of its own
 
-from benchmarks.cluster.figures import CALLERS, RATE, outages
-from benchmarks.kafka import Broker, Missing, bootstrap, cpu_of, java, perf_test, told
-from benchmarks.native import VALUE, Figure
+from benchmarks.cluster.figures import CALLERS, RATE, VALUE, Figure, cpu_of, outages, told
+from benchmarks.harness.declare import Missing
+from benchmarks.sides.kafka import Broker, bootstrap, java
 
 CONFIG = """default.replication.factor=3
 min.insync.replicas=2
@@ -31,6 +33,40 @@ def create(jars: str, folder: Path, found: Sequence[Broker], topic: str, replica
     run = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     if run.returncode:
         raise Missing(f"TopicCommand: {(run.stdout + run.stderr)[-400:]}")
+
+
+def perf_test(
+    jars: str,
+    folder: Path,
+    name: str,
+    found: Sequence[Broker],
+    records: int,
+    *,
+    topic: str = "perf",
+    rate: int = -1,
+) -> tuple[Figure, str]:
+    """Kafka's own tool, and what it said last, with latencies; `rate`: records/s, -1: all it can.
+    Its CPU includes the start of its Java machine, as ours that of nothing, so it is run long
+    enough for that not to count."""
+    words = java(
+        jars, folder, "org.apache.kafka.tools.ProducerPerformance", "--topic", topic,
+        "--num-records", str(records), "--record-size", str(len(VALUE)), "--throughput", str(rate),
+        "--producer-props", f"bootstrap.servers={bootstrap(found)}", "acks=all", "linger.ms=5",
+    )  # fmt: skip
+    processes = [each.process for each in found]
+    before = cpu_of(*processes)
+    client = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert client.stdout is not None
+    said = client.stdout.read()
+    client.stdout.close()
+    _, _, usage = os.wait4(client.pid, 0)
+    client.returncode = 0
+    match = re.findall(r"([0-9.]+) records/sec", said)
+    if not match:
+        raise Missing(f"ProducerPerformance said: {said[-300:]}")
+    seconds = records / float(match[-1])
+    cpu = usage.ru_utime + usage.ru_stime + cpu_of(*processes) - before
+    return told(Figure(name, records, seconds, cpu)), said.strip().splitlines()[-1]
 
 
 def throughput(

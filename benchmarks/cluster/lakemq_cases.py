@@ -10,8 +10,16 @@ from collections.abc import Callable
 import psutil  # type: ignore[import-untyped]  # has no types of its own
 
 import lakemq
-from benchmarks.cluster.figures import CALLERS, RATE, outages, percentiles, timed
-from benchmarks.native import BLOCK, VALUE, Figure
+from benchmarks.cluster.figures import (
+    BLOCK,
+    CALLERS,
+    RATE,
+    VALUE,
+    Figure,
+    outages,
+    percentiles,
+    timed,
+)
 from lakemq.local_cluster.cluster import LocalCluster
 
 REPLICATED = (3, 2)

@@ -22,13 +22,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from benchmarks.mqtt_load import acknowledged, start
-from benchmarks.mqtt_speed import PAYLOAD_BYTES, cpu_s
+from benchmarks.harness.declare import Running
+from benchmarks.load.crew import windows
+from benchmarks.load.packets import Load
 from tests.support.node.node import PORTS_FREE, NodeProcess
 from tests.support.node.otlp_collector import Collector
 
-PUBLISHERS: Final = 4
-WINDOW: Final = 64
+LOAD: Final = Load(publishers=4, names=4, payload=(100, 100), qos=1, window=64)
 OFF: Final = ("[telemetry]\nprometheus = false\n", "decisions_max = 0")
 VARIANTS: Final = {
     "all off": OFF,
@@ -65,17 +65,8 @@ def reading(admin: str) -> Iterator[None]:
 
 def publish_us(node: NodeProcess, seconds: float) -> float:
     """CPU time of the node for one acknowledged publish."""
-    process, pipe = start(
-        acknowledged, node.mqtt_port, 0, PUBLISHERS, WINDOW, PAYLOAD_BYTES, seconds, "bench/{}"
-    )
-    assert pipe.recv() == "ready"
-    before_s = cpu_s(node.pid)
     with reading(node.addresses["admin"]):
-        pipe.send("go")
-        count = pipe.recv()
-    used_s = cpu_s(node.pid) - before_s
-    process.join()
-    return 1e6 * used_s / max(1, count)
+        return windows(Running((node.pid,), node.mqtt_port), LOAD, seconds)["cpu_us"]
 
 
 def main() -> None:

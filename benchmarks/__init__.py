@@ -1,0 +1,1 @@
+"""Speed and growth of LakeMQ beside peers, in one harness: `python -m benchmarks --help`."""

@@ -1,0 +1,1 @@
+"""What is measured: brokers and other programs, on loopback; settings in `configurations`."""
