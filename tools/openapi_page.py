@@ -26,7 +26,7 @@ def documented_routes() -> list[AnyRoute]:
     return [
         *resources(nothing, 0),
         *MqttAdmin(nothing).routes(),
-        *BridgeRoutes("", ()).routes(),
+        *BridgeRoutes("", lambda: ()).routes(),
         *GroupRoutes(nothing, nothing).routes(),
         *ExportRoutes("", nothing).routes(),
         *QueueRoutes(nothing, nothing).routes(),

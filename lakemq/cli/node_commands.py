@@ -142,7 +142,7 @@ def decommission(
     exit code 0 when that is done: then it may be stopped. Ctrl-C ends only the waiting, moves go on
     in the background; `lakemq node undrain` ends the decommission.
 
-    Some internal topics (delayed MQTT publishes, bridges, the ledger) are each node's own and are
+    Some internal topics (delayed MQTT publishes, the ledger) are each node's own and are
     not copied. If the node leads some of them, their leadership goes to other nodes after a
     confirmation: what they hold stays behind.
     """

@@ -154,9 +154,8 @@ class InSyncAnswer:
 _INTERNAL_PREFIXES: Final = ("__", "_lakemq_")
 _SHARED: Final = frozenset(
     {
-        "__mqtt_bans", "__mqtt_homes", "__mqtt_retained", "_lakemq_delayed", "_lakemq_offsets",
-        "_lakemq_queues",
-        "_lakemq_staged",
+        "__bridge", "__mqtt_bans", "__mqtt_homes", "__mqtt_retained",
+        "_lakemq_delayed", "_lakemq_offsets", "_lakemq_queues", "_lakemq_staged",
     }
 )  # fmt: skip
 STORAGE_LEVEL: Final = 3

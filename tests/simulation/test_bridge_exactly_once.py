@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from lakemq.plugins.mqtt.bridge.inbox import Answer, Arrival, Inbox
-from lakemq.plugins.mqtt.bridge.outbox import Forward, Outbox, PartitionCursor
+from lakemq.plugins.mqtt.bridge.incoming.inbox import Answer, Arrival, Inbox
+from lakemq.plugins.mqtt.bridge.outgoing.outbox import Forward, Outbox, PartitionCursor
 
 RECORDS = 40
 

@@ -22,10 +22,14 @@ OLDER_NAMES: Final = frozenset(
 )
 """All names with the older prefix that there are: no other is given."""
 BANS: Final = "__mqtt_bans"
+BRIDGES: Final = "__bridge"
 RETAINED: Final = "__mqtt_retained"
 SHARED: Final = frozenset(
-    {"__mqtt_homes", "_lakemq_offsets", "_lakemq_queues", BANS, RETAINED, STAGED, SCHEDULES}
-)
+    {
+        "__mqtt_homes", "_lakemq_offsets", "_lakemq_queues",
+        BANS, BRIDGES, RETAINED, STAGED, SCHEDULES,
+    }
+)  # fmt: skip
 """Internal topics that exist once in a cluster: their partitions have replicas, and one leader. Of
 all others each node has its own copy."""
 WRITTEN_BY_ALL: Final = frozenset({BANS, RETAINED})

@@ -1,10 +1,10 @@
-"""`lakemq bridge`: what bridges do, as their node's metrics tell it."""
+"""`lakemq bridge`: what bridges do, as the admin API tells it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from typing import Final
+import json
+from typing import Any, Final
+from urllib.parse import urlencode
 
 import typer
 
@@ -13,13 +13,11 @@ from lakemq.broker_core.api.command_line import AdminOptions, is_json, option_gr
 
 bridge = typer.Typer(no_args_is_help=True, help="Bridges to remote MQTT brokers.")
 
-_LINE: Final = re.compile(
-    r'^lakemq_bridge_([a-z_]+?)(?:_total)?\{[^}]*?\blink="([^"]*)"[^}]*\} (\S+)$'
-)
-_COLUMNS: Final = (
-    "connected", "lag", "inflight", "forwarded", "received", "repeated", "refused", "lost",
-    "connects", "failures",
+_PAGE: Final = 500
+_COUNTS: Final = (
+    "forwarded", "received", "repeated", "refused", "lost", "connects", "failures",
 )  # fmt: skip
+_COLUMNS: Final = ("link", "node", "connected", "lag", "inflight", *_COUNTS)
 
 
 @bridge.callback()
@@ -30,24 +28,27 @@ def _group() -> None:
 @bridge.command("status")
 @option_groups
 def status(node: AdminOptions) -> None:
-    """Show every link of a node: whether it is connected, its lag, and record counts."""
-    text = ask_admin(node, "metrics").decode()
-    links: dict[str, dict[str, int]] = {}
-    for name, link, value in read_metrics(text):
-        links.setdefault(link, {})[name] = value
+    """Show every link of the cluster: the node that runs it, whether it is connected, its lag, and
+    record counts."""
+    links = sorted(_links(node), key=lambda each: (each["link"], each["node"]))
     if not links and not is_json():
-        typer.echo("this node has no bridges")
+        typer.echo("no node runs a bridge")
         return
     rows = [
-        (link, bool(values.get("connected")), *(values.get(name, 0) for name in _COLUMNS[1:]))
-        for link, values in sorted(links.items())
+        (*(each[name] for name in _COLUMNS[:5]), *(each["counts"].get(name, 0) for name in _COUNTS))
+        for each in links
     ]
-    print_table(("link", *_COLUMNS), rows)
+    print_table(_COLUMNS, rows)
 
 
-def read_metrics(text: str) -> Iterator[tuple[str, str, int]]:
-    """(name, link, value) of every bridge metric in Prometheus' text format."""
-    for line in text.splitlines():
-        found = _LINE.match(line)
-        if found is not None:
-            yield found[1], found[2], int(float(found[3]))
+def _links(node: AdminOptions) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        asked = urlencode({"limit": _PAGE, "cursor": cursor})
+        page = json.loads(ask_admin(node, f"api/v1/bridges?{asked}"))
+        found += page["data"]
+        cursor = page["meta"]["next"]
+        for missing in page["meta"]["missing"]:
+            typer.echo(f"lakemq: {missing['node']} did not answer: {missing['reason']}", err=True)
+    return found

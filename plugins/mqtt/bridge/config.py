@@ -67,7 +67,8 @@ class LinkSettings(Section):
     url: str
     """`mqtt://host:port`, or `mqtts://host:port` for TLS."""
     client_id: str = Field(default="", max_length=256)
-    """Client id at the remote broker; empty: `lakemq-` with the names of node and link."""
+    """Client id at the remote broker, the same on all nodes of a cluster; empty: `lakemq-` with the
+    cluster's id and the link's name."""
     username: str = ""
     """User at the remote broker; empty: none."""
     password_env: str = ""

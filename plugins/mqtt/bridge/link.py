@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 
 from lakemq.broker_core.api.errors import ConfigError, LakeMQError
 from lakemq.plugins.mqtt.bridge.config import LinkSettings
-from lakemq.plugins.mqtt.bridge.outbox import Sent
+from lakemq.plugins.mqtt.bridge.outgoing.outbox import Sent
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # amqtt's own imports warn

@@ -1,4 +1,4 @@
-"""Starts and stops all bridges of a node."""
+"""Starts and stops the bridges of a node."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import random
 from collections.abc import Sequence
 
 from lakemq.broker_core.api.administration.routes import AnyRoute
-from lakemq.broker_core.api.errors import ConfigError, LakeMQError, StartupError
+from lakemq.broker_core.api.errors import ConfigError
 from lakemq.broker_core.api.ports import Broker, PluginContext
 from lakemq.plugins.mqtt.bridge.config import BridgeSettings, LinkSettings
 from lakemq.plugins.mqtt.bridge.link import tls_context
 from lakemq.plugins.mqtt.bridge.metrics import BridgeRoutes, register_metrics
+from lakemq.plugins.mqtt.bridge.owner import BridgeOwner, ConfiguredLink
 from lakemq.plugins.mqtt.bridge.runner import Bridge
-from lakemq.plugins.mqtt.bridge.state_log import StateLog
 
 
 class BridgeService:
@@ -24,29 +24,18 @@ class BridgeService:
 
     def __init__(self, broker: Broker, settings: BridgeSettings, context: PluginContext) -> None:
         self._node_id = broker.node_id
-        self._states = StateLog(broker)
-        rng = random.Random().random
-        self.bridges = [
-            Bridge(
-                link,
-                broker,
-                self._states,
-                password=_password(link),
-                tls=tls_context(link),
-                rng=rng,
-            )
-            for link in settings.links
+        links = [
+            ConfiguredLink(each, _password(each), tls_context(each)) for each in settings.links
         ]
-        register_metrics(context.meter, self.bridges)
+        self._owner = BridgeOwner(broker, links, random.Random().random)
+        register_metrics(context.meter, self._bridges)
+
+    def _bridges(self) -> Sequence[Bridge]:
+        return self._owner.bridges
 
     async def start(self) -> None:
-        """Read the persisted states and start all bridges. Raises StartupError."""
-        try:
-            kept = await self._states.read()
-            for bridge in self.bridges:
-                await bridge.start(kept.get(bridge.settings.name))
-        except LakeMQError as error:
-            raise StartupError(f"bridge: {error}") from error
+        """Begin to run the links that are this node's, in the background."""
+        self._owner.start()
 
     def addresses(self) -> Sequence[str]:
         """None: a bridge connects to others."""
@@ -54,12 +43,11 @@ class BridgeService:
 
     def admin_routes(self) -> Sequence[AnyRoute]:
         """What operators see of the links."""
-        return BridgeRoutes(self._node_id, self.bridges).routes()
+        return BridgeRoutes(self._node_id, self._bridges).routes()
 
     async def stop(self) -> None:
         """Disconnect all bridges; their states are persisted."""
-        for bridge in self.bridges:
-            await bridge.stop()
+        await self._owner.stop()
 
 
 def _password(link: LinkSettings) -> str:

@@ -19,28 +19,42 @@ if TYPE_CHECKING:
     from lakemq.plugins.mqtt.bridge.runner import Bridge
 
 Read = Callable[["Bridge"], int]
+Bridges = Callable[[], Sequence["Bridge"]]
+"""Those that this node runs now."""
 
 GROWING: dict[str, tuple[Read, str, str]] = {
-    "forwarded": (lambda one: one.outbox.sent, "{record}", "Records that the remote broker has."),
+    "forwarded": (
+        lambda one: one.state.outbox.sent,
+        "{record}",
+        "Records that the remote broker has.",
+    ),
     "received": (
-        lambda one: one.inbox.received,
+        lambda one: one.state.inbox.received,
         "{message}",
         "Publishes of the remote broker stored here.",
     ),
     "repeated": (
-        lambda one: one.inbox.repeated,
+        lambda one: one.state.inbox.repeated,
         "{message}",
         "QoS 2 publishes that came again, stored once.",
     ),
     "refused": (
-        lambda one: one.receiver.refused,
+        lambda one: one.state.receiver.refused,
         "{message}",
         "Publishes that can never be stored.",
     ),
-    "unasked": (lambda one: one.receiver.unasked, "{message}", "Publishes that no rule takes."),
-    "lost": (lambda one: one.source.lost, "{record}", "Records deleted here before they went out."),
+    "unasked": (
+        lambda one: one.state.receiver.unasked,
+        "{message}",
+        "Publishes that no rule takes.",
+    ),
+    "lost": (
+        lambda one: one.state.source.lost,
+        "{record}",
+        "Records deleted here before they went out.",
+    ),
     "unreadable": (
-        lambda one: one.source.unreadable,
+        lambda one: one.state.source.unreadable,
         "{record}",
         "Records without a readable topic name.",
     ),
@@ -53,17 +67,17 @@ GROWING: dict[str, tuple[Read, str, str]] = {
 }
 LEVELS: dict[str, tuple[Read, str, str]] = {
     "connected": (lambda one: int(one.connected), "", "1 while the link stands."),
-    "lag": (lambda one: one.source.lag, "{record}", "Records that may still have to go out."),
+    "lag": (lambda one: one.state.source.lag, "{record}", "Records that may still have to go out."),
     "inflight": (
-        lambda one: len(one.outbox),
+        lambda one: len(one.state.outbox),
         "{message}",
         "Publishes that the remote broker has not answered.",
     ),
 }
 
 
-def register_metrics(meter: Meter, bridges: Sequence[Bridge]) -> None:
-    """One instrument per number, one series per link."""
+def register_metrics(meter: Meter, bridges: Bridges) -> None:
+    """One instrument per number, one series per link that this node runs."""
     for name, (read, unit, description) in GROWING.items():
         meter.create_observable_counter(
             f"lakemq.bridge.{name}", [_callback(read, bridges)], unit, description
@@ -74,16 +88,17 @@ def register_metrics(meter: Meter, bridges: Sequence[Bridge]) -> None:
         )
 
 
-def _callback(
-    read: Read, bridges: Sequence[Bridge]
-) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    return lambda _: [Observation(read(one), {"link": one.settings.name}) for one in bridges]
+def _callback(read: Read, bridges: Bridges) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    return lambda _: [
+        Observation(read(one), {"link": one.state.settings.name}) for one in bridges()
+    ]
 
 
 class BridgeRow(Answer):
     """A link to a remote MQTT broker."""
 
     node: str
+    """Runs it."""
     link: str
     url: str
     client_id: str
@@ -94,13 +109,13 @@ class BridgeRow(Answer):
     inflight: int
     """Publishes that the remote broker has not answered."""
     counts: dict[str, int]
-    """Since the start: `forwarded`, `received`, `refused`, `lost` and so on."""
+    """Since this node runs it: `forwarded`, `received`, `refused`, `lost` and so on."""
 
 
 class BridgeRoutes:
     """`/api/v1/bridges`."""
 
-    def __init__(self, node_id: str, bridges: Sequence[Bridge]) -> None:
+    def __init__(self, node_id: str, bridges: Bridges) -> None:
         self._node_id = node_id
         self._bridges = bridges
 
@@ -108,9 +123,9 @@ class BridgeRoutes:
         """The routes."""
         return [
             AdminListing(
-                "bridges", BridgeRow, self._all, self._rows, lambda each: each.settings.name,
+                "bridges", BridgeRow, self._all, self._rows, lambda each: each.state.settings.name,
                 {
-                    "link": lambda each: each.settings.name,
+                    "link": lambda each: each.state.settings.name,
                     "lag": lambda each: LEVELS["lag"][0](each),
                 },
                 query=OwnPageQuery, own=True, summary="List bridges to remote MQTT brokers.",
@@ -118,15 +133,15 @@ class BridgeRoutes:
         ]  # fmt: skip
 
     async def _all(self, request: AdminRequest) -> Sequence[Bridge]:
-        return self._bridges
+        return self._bridges()
 
     async def _rows(self, bridges: Sequence[Bridge], request: AdminRequest) -> Sequence[BridgeRow]:
         return [
             BridgeRow(
                 node=self._node_id,
-                link=each.settings.name,
-                url=each.settings.url,
-                client_id=each.client_id,
+                link=each.state.settings.name,
+                url=each.state.settings.url,
+                client_id=each.state.client_id,
                 connected=each.connected,
                 lag=LEVELS["lag"][0](each),
                 inflight=LEVELS["inflight"][0](each),
@@ -154,7 +169,7 @@ class Unlinked:
 
     def admin_routes(self) -> Sequence[AnyRoute]:
         """The list of links; no row is this node's."""
-        return BridgeRoutes(self._node_id, ()).routes()
+        return BridgeRoutes(self._node_id, lambda: ()).routes()
 
     async def stop(self) -> None:
         """Nothing was started."""

@@ -9,8 +9,8 @@ import pytest
 from lakemq.broker_core.api.records.batch import RecordBatch, encode
 from lakemq.broker_core.api.records.headers import encode_headers
 from lakemq.broker_core.api.types import Columns
-from lakemq.plugins.mqtt.bridge.inbox import Answer, Inbox
-from lakemq.plugins.mqtt.bridge.outbox import PACKET_IDS, Forward, Outbox, PartitionCursor
+from lakemq.plugins.mqtt.bridge.incoming.inbox import Answer, Inbox
+from lakemq.plugins.mqtt.bridge.outgoing.outbox import PACKET_IDS, Forward, Outbox, PartitionCursor
 from lakemq.plugins.mqtt.bridge.records import (
     BridgeRecordReader,
     incoming_headers,

@@ -10,8 +10,8 @@ import pytest
 from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader, StorageFull
 from lakemq.broker_core.api.types import Columns, Placed
 from lakemq.plugins.mqtt.bridge.config import RuleSettings
-from lakemq.plugins.mqtt.bridge.inbox import Answer, Inbox
-from lakemq.plugins.mqtt.bridge.receiver import Receiver
+from lakemq.plugins.mqtt.bridge.incoming.inbox import Answer, Inbox
+from lakemq.plugins.mqtt.bridge.incoming.receiver import Receiver
 from lakemq.plugins.mqtt.bridge.rules import Rules
 
 ELSEWHERE = NotLeader("partition 0 of mqtt is led by b", leader="b", address="10.0.0.7:7420")

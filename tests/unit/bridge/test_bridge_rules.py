@@ -6,7 +6,6 @@ import pytest
 from pydantic import ValidationError
 
 from lakemq.broker_core.api.backoff import Backoff
-from lakemq.plugins.mqtt.bridge.commands import read_metrics
 from lakemq.plugins.mqtt.bridge.config import BridgeSettings, LinkSettings
 from lakemq.plugins.mqtt.bridge.rules import Rule, Rules, Target
 from lakemq.plugins.mqtt.bridge.topic_names import check_filter, check_name
@@ -111,13 +110,3 @@ def test_waits_double_with_jitter_up_to_a_bound() -> None:
     lowest.reset()
     assert lowest.next_ms() == 50
     assert [lowest.next_ms() for _ in range(5000)][-1] == 500
-
-
-def test_metrics_are_read_from_prometheus_text() -> None:
-    text = (
-        "# HELP lakemq_bridge_lag x\n"
-        'lakemq_bridge_lag{link="far",otel_scope_name="plugins.bridge"} 12.0\n'
-        'lakemq_bridge_forwarded_total{otel_scope_name="plugins.bridge",link="far"} 3e+06\n'
-        'lakemq_mqtt_connections{link="far"} 1.0\n'
-    )
-    assert list(read_metrics(text)) == [("lag", "far", 12), ("forwarded", "far", 3_000_000)]

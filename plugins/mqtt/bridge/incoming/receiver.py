@@ -7,15 +7,23 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, NotAuthorized
+from lakemq.broker_core.api.errors import (
+    InvalidRequest,
+    LakeMQError,
+    NotAuthorized,
+    OffsetOutOfRange,
+)
 from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.records.outcomes import outcome_of
-from lakemq.broker_core.api.records.reader import committed_batches, open_batch
-from lakemq.broker_core.api.types import Columns, Placed
-from lakemq.plugins.mqtt.bridge.inbox import Answer, Arrival, Inbox
+from lakemq.broker_core.api.records.reader import FETCH_BYTES
+from lakemq.broker_core.api.records.stored import readable_batches
+from lakemq.broker_core.api.types import Columns, Offset, Placed
+from lakemq.plugins.mqtt.bridge.incoming.inbox import Answer, Arrival, Inbox
 from lakemq.plugins.mqtt.bridge.records import BridgeRecordReader, incoming_headers, packet_id_of
 from lakemq.plugins.mqtt.bridge.rules import Rules
 from lakemq.plugins.mqtt.bridge.state_log import US
@@ -147,33 +155,57 @@ class Receiver:
     # -- after a crash
 
     async def recover(self) -> None:
-        """Find the QoS 2 publishes that were stored after the kept state was written."""
+        """Find the QoS 2 publishes that were stored after the kept state was written. Raises
+        Unavailable where a leader does not answer."""
         if not self._rules.exactly_once:
             return
         reader = BridgeRecordReader()
-        for topic in self._rules.topics_in:
-            for number in self._served(topic):
-                place = (topic, number)
-                source = self._broker.partition(topic, number)
-                start, end = self._inbox.positions.get(place, 0), source.high_watermark
-                async for stored in committed_batches(source, topic, number, start, end):
-                    opened = open_batch(stored)
-                    for row in reader.rows([opened] if opened is not None else [], start):
-                        packet_id = packet_id_of(row.qos_2_id, self._link_name)
-                        if packet_id is not None:
-                            self._inbox.unreleased.add(packet_id)
-                self._inbox.positions[place] = end
+        for topic, number in self._partitions_in():
+            start = self._inbox.positions.get((topic, number), 0)
+            async for batch in self._batches(topic, number, start):
+                for row in reader.rows([batch], start):
+                    packet_id = packet_id_of(row.qos_2_id, self._link_name)
+                    if packet_id is not None:
+                        self._inbox.unreleased.add(packet_id)
 
-    def advance(self) -> None:
-        """While nothing is being stored: no record that is there now is in question."""
-        if not self._rules.exactly_once or not self._inbox.idle:
+    async def _batches(self, topic: str, number: int, start: int) -> AsyncIterator[RecordBatch]:
+        """What is committed now, from offset `start` on; `positions` is behind it afterwards."""
+        source = self._broker.reader(topic, number)
+        _, end = await source.bounds()
+        offset = start
+        while offset < end:
+            try:
+                got = await source.fetch(Offset(offset), bytes_max=FETCH_BYTES)
+            except OffsetOutOfRange:
+                log_start, _ = await source.bounds()
+                if log_start <= offset:
+                    raise
+                offset = log_start  # retention was quicker
+                continue
+            for batch in readable_batches(got.data, topic, number, start=offset):
+                yield batch
+            if got.next_offset <= offset:
+                break
+            offset = got.next_offset
+        self._inbox.positions[topic, number] = max(start, offset)
+
+    async def advance(self) -> None:
+        """Move `positions` forward: of records that are there now, and of no others, it must be
+        known what became of them. So nothing may be being stored after it was asked what there is.
+        """
+        if not self._rules.exactly_once:
             return
-        for topic in self._rules.topics_in:
-            for number in self._served(topic):
-                end = self._broker.partition(topic, number).high_watermark
-                self._inbox.positions[topic, number] = end
+        for topic, number in self._partitions_in():
+            with suppress(LakeMQError):  # that is done again
+                _, end = await self._broker.reader(topic, number).bounds()
+                if self._inbox.idle:
+                    before = self._inbox.positions.get((topic, number), 0)
+                    self._inbox.positions[topic, number] = max(before, end)
 
-    def _served(self, topic: str) -> list[int]:
-        """Partitions that this node leads: what comes is stored in no others."""
-        count = self._broker.topic(topic).partitions
-        return [each for each in range(count) if self._broker.serves(topic, each)]
+    def _partitions_in(self) -> list[tuple[str, int]]:
+        """Partitions that what comes may be stored in, whichever nodes lead them."""
+        return [
+            (topic, number)
+            for topic in self._rules.topics_in
+            for number in range(self._broker.topic(topic).partitions)
+        ]

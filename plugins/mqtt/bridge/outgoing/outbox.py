@@ -110,6 +110,16 @@ class Outbox:
             cursor.next_offset = next_offset
             self.changed = True
 
+    def go_back(self, cursor: PartitionCursor, next_offset: int) -> int:
+        """Continue at a lower offset, since the log has no records from there on: others will have
+        their offsets. Returns how many unfinished ones are given up."""
+        gone = [one for offset, one in cursor.unfinished.items() if offset >= next_offset]
+        for one in gone:
+            self.finish(one, forwarded=False)
+        cursor.next_offset = next_offset
+        self.changed = True
+        return len(gone)
+
     def _identify(self, one: Sent) -> None:
         packet_id = self._last_id % PACKET_IDS + 1
         # It ends: `inflight_max` is far below the number of identifiers.

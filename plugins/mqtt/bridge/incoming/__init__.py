@@ -1,0 +1,1 @@
+"""Publishes on their way from a remote broker."""
