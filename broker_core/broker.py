@@ -10,6 +10,7 @@ from lakemq.broker_core.administration.audit_log import TopicAuditLog
 from lakemq.broker_core.api.access import Verdict
 from lakemq.broker_core.api.cluster.channels import Channel, ChannelEvents
 from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.groups.ports import GroupCoordinators
 from lakemq.broker_core.api.ports import (
     AppendTarget,
     BatchFilter,
@@ -58,6 +59,7 @@ from lakemq.broker_core.configuration.settings import (
     TopicSettings,
     TransactionSettings,
 )
+from lakemq.broker_core.groups.host import GroupHost
 from lakemq.broker_core.meta_failures import broker_error
 from lakemq.broker_core.node_replicas import NodeReplicas
 from lakemq.broker_core.partition_sizes import PartitionSizes
@@ -139,6 +141,7 @@ class CoreBroker:
             self, schedule_settings or ScheduleSettings(), now_ms, self._admission,
             network.peers.call,
         )  # fmt: skip
+        self._groups = GroupHost(self)
 
     def reconfigure(
         self,
@@ -184,6 +187,7 @@ class CoreBroker:
         await self._schemas.start()
         await self._coordinator.start()
         await self._scheduler.start()
+        await self._groups.start()
         self._nodes.watch(
             lambda: self._router.nodes_changed({each.node_id for each in self._nodes.nodes})
         )
@@ -200,6 +204,7 @@ class CoreBroker:
     async def stop(self) -> None:
         """Stop what `start` started, in reverse, and append what was gathered."""
         await self._shared.stop()
+        await self._groups.stop()
         await self._scheduler.stop()
         await self._schemas.stop()
         await self._coordinator.stop()
@@ -423,6 +428,11 @@ class CoreBroker:
     def transactions(self) -> Transactions:
         """The coordinator of this node's transactions."""
         return self._coordinator
+
+    @property
+    def groups(self) -> GroupCoordinators:
+        """The consumer groups that this node coordinates."""
+        return self._groups
 
     @property
     def schedules(self) -> Schedules:

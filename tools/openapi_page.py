@@ -12,9 +12,9 @@ from lakemq.plugins.admin.resources.all import resources
 from lakemq.plugins.ledger.routes import LedgerRoutes
 from lakemq.plugins.mqtt.bridge.metrics import BridgeRoutes
 from lakemq.plugins.mqtt.ops.admin import MqttAdmin
+from lakemq.plugins.native.groups.export_routes import ExportRoutes
+from lakemq.plugins.native.groups.routes import GroupRoutes
 from lakemq.plugins.native.queues.admin_routes import QueueRoutes
-from lakemq.plugins.native.services.export_routes import ExportRoutes
-from lakemq.plugins.native.services.group_routes import GroupRoutes
 
 _VERSION = "0.1"
 """Not the distribution's: the page changes with the routes alone."""
@@ -27,8 +27,8 @@ def documented_routes() -> list[AnyRoute]:
         *resources(nothing, 0),
         *MqttAdmin(nothing).routes(),
         *BridgeRoutes("", lambda: ()).routes(),
-        *GroupRoutes(nothing, nothing).routes(),
-        *ExportRoutes("", nothing).routes(),
+        *GroupRoutes(nothing).routes(),
+        *ExportRoutes(nothing).routes(),
         *QueueRoutes(nothing, nothing).routes(),
         *LedgerRoutes(nothing, nothing, nothing).routes(),
     ]

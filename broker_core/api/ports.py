@@ -22,6 +22,7 @@ from lakemq.broker_core.api.administration.routes import AdminRequest as AdminRe
 from lakemq.broker_core.api.administration.routes import AdminRoute as AdminRoute
 from lakemq.broker_core.api.cluster.channels import Channel, ChannelEvents
 from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.groups.ports import GroupCoordinators
 from lakemq.broker_core.api.partition_ports import AppendDone as AppendDone
 from lakemq.broker_core.api.partition_ports import AppendTarget as AppendTarget
 from lakemq.broker_core.api.partition_ports import BatchFilter as BatchFilter
@@ -366,6 +367,10 @@ class Broker(Protocol):
     @property
     def transactions(self) -> Transactions:
         """Staged batches, and commits that take effect in many partitions at once."""
+
+    @property
+    def groups(self) -> GroupCoordinators:
+        """Consumer groups and their committed offsets."""
 
     @property
     def schedules(self) -> Schedules:

@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from lakemq.broker_core.api.groups.types import GroupSettings
 from lakemq.broker_core.api.hosts import is_loopback
 from lakemq.broker_core.api.settings import PluginSettings, Port, Reloadable, ReloadableWhileOn
 
@@ -81,6 +82,20 @@ class NativeSettings(PluginSettings):
     queue_window_records_max: int = Field(default=10_000, ge=1, le=1_000_000)
     """Unfinished records of a partition that a queue keeps in view; it goes on behind them when the
     oldest are finished."""
+
+    def groups(self) -> GroupSettings:
+        """What the coordinators of consumer groups obey."""
+        return GroupSettings(
+            groups_max=self.groups_max,
+            user_share_max=self.user_share_max,
+            members_max=self.group_members_max,
+            session_timeout_ms=self.group_session_timeout_ms,
+            session_timeout_min_ms=self.group_session_timeout_min_ms,
+            session_timeout_max_ms=self.group_session_timeout_max_ms,
+            heartbeat_interval_ms=self.group_heartbeat_interval_ms,
+            rebalance_timeout_ms=self.group_rebalance_timeout_ms,
+            offsets_retention_ms=self.group_offsets_retention_ms,
+        )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -14,6 +14,8 @@ from lakemq.broker_core.api.errors import StartupError
 from lakemq.broker_core.api.ports import Broker, ProcessShare
 from lakemq.broker_core.api.tracing import Traces
 from lakemq.plugins.native.config import NativeSettings
+from lakemq.plugins.native.groups.export_routes import ExportRoutes
+from lakemq.plugins.native.groups.routes import GroupRoutes
 from lakemq.plugins.native.metrics import observe_native, observe_queues
 from lakemq.plugins.native.proto.admin_pb2_grpc import add_AdminServicer_to_server
 from lakemq.plugins.native.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
@@ -30,8 +32,6 @@ from lakemq.plugins.native.server.connection_guard import ConnectionGuard, limit
 from lakemq.plugins.native.server.handlers import Services
 from lakemq.plugins.native.server.tls import Certificates, ServerTls, certificates_of
 from lakemq.plugins.native.services.admin import AdminService
-from lakemq.plugins.native.services.export_routes import ExportRoutes
-from lakemq.plugins.native.services.group_routes import GroupRoutes
 from lakemq.plugins.native.services.metadata import MetadataService
 from lakemq.plugins.native.services.records import NativeService
 from lakemq.plugins.native.services.schedules import ScheduleService
@@ -74,6 +74,7 @@ class NativeListener:
         self._broker = broker
         self._settings = settings
         self._process = process
+        broker.groups.configure(settings.groups())
         self._tls: ServerTls | None = None
         self._service = NativeService(broker, settings, traces)
         self._metadata = MetadataService(broker)
@@ -88,15 +89,15 @@ class NativeListener:
         self._security = SecurityService(broker, self._entrance, self._guard)
         self._server: grpc.aio.Server | None = None
         self._port = 0
-        observe_native(meter, self._service, settings.lag_metrics_max)
+        observe_native(meter, self._service, broker.groups, settings.lag_metrics_max)
         observe_queues(meter, self._queues.host, settings.lag_metrics_max)
         observe_transactions(meter, broker)
 
     def admin_routes(self) -> Sequence[AnyRoute]:
         """What operators do with groups, exports and queues."""
         return [
-            *GroupRoutes(self._broker, self._service.groups).routes(),
-            *ExportRoutes(self._broker.node_id, self._service.groups).routes(),
+            *GroupRoutes(self._broker).routes(),
+            *ExportRoutes(self._broker).routes(),
             *QueueRoutes(self._broker, self._queues.host).routes(),
         ]
 
@@ -110,8 +111,9 @@ class NativeListener:
             if tls is not None and files is not None:
                 tls.files = files
             self._settings = settings
-            self._service.settings = self._service.groups.settings = settings
-            self._transactions.settings = self._queues.host.settings = settings
+            self._service.settings = self._transactions.settings = settings
+            self._queues.host.settings = settings
+            self._broker.groups.configure(settings.groups())
 
         return apply
 
@@ -148,9 +150,7 @@ class NativeListener:
             # Leaders are told apart by it.
             ports.append(self._listen(server, self._process.port))
         self._port = ports[-1]
-        # State is loaded before the first call is served: a commit or a join must not meet an empty
-        # table.
-        await self._service.groups.start()
+        # State is loaded before the first call is served: a consumer must not meet an empty table.
         await self._queues.host.start()
         self._metadata.start()
         await server.start()
@@ -200,7 +200,7 @@ class NativeListener:
         self._service.stopping = True
         # Streams that end only when their client goes; the grace below is for calls that end by
         # themselves.
-        await self._service.groups.stop()
+        self._service.members.end()
         await self._queues.host.stop()
         await self._metadata.stop()
         await self._guard.stop()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import heapq
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from lakemq.broker_core.api.groups.ports import GroupCoordinators
 from lakemq.plugins.native.queues.host import QueueHost
 from lakemq.plugins.native.queues.queue import RunningQueue
 from lakemq.plugins.native.services.records import NativeService
@@ -16,12 +18,33 @@ OVERFLOW: Final = {"otel.metric.overflow": True}
 cardinality limits)."""
 
 
-def observe_native(meter: Meter, service: NativeService, series_max: int) -> None:
+class LargestLags:
+    """Clients choose the names of groups, and each is a series of its own to the metrics: only the
+    largest lags are shown."""
+
+    def __init__(self, groups: GroupCoordinators, most: int) -> None:
+        self.left_out = 0
+        """Pairs of group and topic that were not shown last."""
+        self._groups = groups
+        self._most = most
+
+    def read(self) -> Mapping[tuple[str, str], int]:
+        """(group, topic) -> lag."""
+        lags = self._groups.lags()
+        self.left_out = max(0, len(lags) - self._most)
+        if not self.left_out:
+            return lags
+        return dict(heapq.nlargest(self._most, lags.items(), key=lambda each: each[1]))
+
+
+def observe_native(
+    meter: Meter, service: NativeService, groups: GroupCoordinators, series_max: int
+) -> None:
     """Instruments below `lakemq.native`; at most `series_max` groups and topics are shown."""
-    groups = service.groups
+    shown = LargestLags(groups, series_max)
 
     def lags(_: CallbackOptions) -> Iterable[Observation]:
-        for (group, topic), lag in groups.largest_lags(series_max).items():
+        for (group, topic), lag in shown.read().items():
             yield Observation(lag, {"group": group, "topic": topic})
 
     _counters(
@@ -29,8 +52,9 @@ def observe_native(meter: Meter, service: NativeService, series_max: int) -> Non
         ("produce.bytes", lambda: service.bytes_in, "By", "Bytes of batches from producers."),
         ("produce.batches", lambda: service.batches_in, "{batch}", "Batches from producers."),
         ("fetch.bytes", lambda: service.bytes_out, "By", "Bytes of batches to readers."),
-        ("group.commits", lambda: groups.commits, "{commit}", "Commits of consumer groups."),
-        ("group.rebalances", lambda: groups.rebalances, "{rebalance}",
+        ("group.commits", lambda: groups.counters.commits, "{commit}",
+         "Commits of consumer groups."),
+        ("group.rebalances", lambda: groups.counters.rebalances, "{rebalance}",
          "Times that a group divided its partitions among its members."),
     )  # fmt: skip
     meter.create_observable_gauge(
@@ -39,7 +63,7 @@ def observe_native(meter: Meter, service: NativeService, series_max: int) -> Non
     )  # fmt: skip
     meter.create_observable_gauge(
         "lakemq.native.group.lag.left_out",
-        [lambda _: [Observation(groups.lags_left_out)]],
+        [lambda _: [Observation(shown.left_out)]],
         "{group}",
         "Pairs of group and topic whose lag is not shown.",
     )

@@ -78,11 +78,11 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "plugins/journal/maintenance/retention.py": ("journal/test_journal_retention",),
     "plugins/ledger/counting.py": ("ledger/test_ledger_counting",),
     "plugins/ledger/device_table.py": ("ledger/test_device_table",),
-    "plugins/native/groups/balance.py": ("native/groups/test_groups",),
-    "plugins/native/groups/coordinator.py": ("native/groups/test_groups",),
-    "plugins/native/groups/offset_expiry.py": ("native/groups/test_offset_expiry",),
-    "plugins/native/groups/offset_table.py": (
-        "native/groups/test_offset_table", "native/groups/test_offset_expiry",
+    "broker_core/groups/balance.py": ("broker_core/groups/test_groups",),
+    "broker_core/groups/coordinator.py": ("broker_core/groups/test_groups",),
+    "broker_core/groups/offset_expiry.py": ("broker_core/groups/test_offset_expiry",),
+    "broker_core/groups/offset_table.py": (
+        "broker_core/groups/test_offset_table", "broker_core/groups/test_offset_expiry",
     ),
     "plugins/native/queues/partition_state.py": (
         "queues/test_queue_partition", "queues/test_queue_answers", "queues/test_queue_simulation",

@@ -10,6 +10,14 @@ import pytest
 
 from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
 from lakemq.broker_core.api.types import TopicPartition
+from lakemq.broker_core.groups.balance import balance
+from lakemq.broker_core.groups.offset_table import (
+    Committed,
+    OffsetKey,
+    OffsetTable,
+    encode_key,
+    encode_value,
+)
 from lakemq.broker_core.transactions.formats import decode_state, encode_state
 from lakemq.broker_core.transactions.state import (
     CommitTarget,
@@ -27,14 +35,6 @@ from lakemq.meta_service.raft.log.log_format import (
 )
 from lakemq.meta_service.raft.wire_format import decode_message, encode_message
 from lakemq.meta_service.storage.snapshot_stream import FileNote, parse_manifest
-from lakemq.plugins.native.groups.balance import balance
-from lakemq.plugins.native.groups.offset_table import (
-    Committed,
-    OffsetKey,
-    OffsetTable,
-    encode_key,
-    encode_value,
-)
 from lakemq.plugins.native.queues.partition_state import QueuePartitionState, Settlement, ranges
 from lakemq.plugins.native.queues.settings import QueueSettings
 from lakemq.plugins.native.queues.snapshot import (

@@ -1,1 +1,1 @@
-"""Consumer groups and their committed offsets."""
+"""Consumer groups by the native protocol and the admin API."""

@@ -20,13 +20,13 @@ from lakemq.broker_core.api.errors import (
     UnknownGroup,
     UnknownTopic,
 )
+from lakemq.broker_core.api.groups.types import check_group_name
 from lakemq.broker_core.api.leadership import leadership
 from lakemq.broker_core.api.limits.name_shares import NameShares
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.state.residents import Residents
 from lakemq.broker_core.api.types import Offset, Operation, Principal, Resource, TopicInfo
 from lakemq.plugins.native.config import NativeSettings
-from lakemq.plugins.native.groups.offset_table import check_group_name
 from lakemq.plugins.native.proto import queues_pb2 as pb
 from lakemq.plugins.native.queues.consumer import QueueConsumer
 from lakemq.plugins.native.queues.convert import given_settings, queue_message

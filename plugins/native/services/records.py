@@ -20,7 +20,8 @@ from lakemq.broker_core.api.types import (
     TopicInfo,
 )
 from lakemq.plugins.native.config import NativeSettings
-from lakemq.plugins.native.groups.host import GroupHost
+from lakemq.plugins.native.groups.messages import group_commit, group_message
+from lakemq.plugins.native.groups.streams import MemberStreams
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeServicer
 from lakemq.plugins.native.server.authentication import principal_of
@@ -28,6 +29,7 @@ from lakemq.plugins.native.server.convert import (
     check_counts,
     error_message,
     native_addresses,
+    other_addresses,
     topic_config,
     topic_message,
 )
@@ -50,7 +52,7 @@ class NativeService(NativeServicer):
         self._broker = broker
         self._calls = None if traces is None else TracedCalls(traces)
         self.settings = settings
-        self.groups = GroupHost(broker, settings)
+        self.members = MemberStreams(broker.groups)
         self.batches_in = 0
         self.bytes_in = 0
         self.bytes_out = 0
@@ -267,15 +269,16 @@ class NativeService(NativeServicer):
     ) -> AsyncIterator[pb.GroupAssignment]:
         """Be a member of a consumer group: heartbeats in, assignments out (KIP-848)."""
         principal = await self._principal(context)
-        async for said in self.groups.join(request_iterator, principal):
+        async for said in self.members.join(request_iterator, principal):
             yield said
 
     async def CommitOffsets(
         self, request: pb.CommitOffsetsRequest, context: _Context
     ) -> pb.CommitOffsetsResponse:
-        """Commit offsets of a group; answered when they are on disk. Raises what `GroupHost.commit`
-        raises."""
-        await self.groups.commit(request, await self._principal(context))
+        """Commit offsets of a group; answered when they are on disk. Raises what
+        `GroupCoordinators.commit` raises."""
+        principal = await self._principal(context)
+        await self._broker.groups.commit(group_commit(request), principal=principal)
         return pb.CommitOffsetsResponse()
 
     async def DescribeGroups(
@@ -283,17 +286,21 @@ class NativeService(NativeServicer):
     ) -> pb.DescribeGroupsResponse:
         """Members, assignments and offsets of groups. Raises UnknownGroup, NotAuthorized,
         NotLeader."""
+        broker = self._broker
         principal = await self._principal(context)
+        found = broker.groups.describe(request.groups, principal=principal)
+        others = () if request.groups else broker.groups.coordinators()
         return pb.DescribeGroupsResponse(
-            groups=self.groups.describe(request.groups, principal),
-            others=() if request.groups else self.groups.other_coordinators(),
+            groups=map(group_message, found),
+            others=other_addresses(broker.node_id, broker.nodes(), others),
         )
 
     async def DeleteGroup(
         self, request: pb.DeleteGroupRequest, context: _Context
     ) -> pb.DeleteGroupResponse:
-        """Delete a group without members, and its offsets. Raises as `GroupHost.delete`."""
-        await self.groups.delete(request.group, await self._principal(context))
+        """Delete a group without members, and its offsets. Raises as `GroupCoordinators.delete`."""
+        principal = await self._principal(context)
+        await self._broker.groups.delete(request.group, principal=principal)
         return pb.DeleteGroupResponse()
 
     async def _principal(self, context: _Context) -> Principal:

@@ -11,7 +11,6 @@ from lakemq.broker_core.api.transactions.ports import Transactions
 from lakemq.broker_core.api.transactions.types import (
     SINK,
     TRANSACTION,
-    Effect,
     Owner,
     OwnerStatus,
     StagedBatchId,
@@ -19,7 +18,7 @@ from lakemq.broker_core.api.transactions.types import (
 )
 from lakemq.broker_core.api.types import Principal
 from lakemq.plugins.native.config import NativeSettings
-from lakemq.plugins.native.groups.offset_effect import OFFSETS, OffsetsAsked
+from lakemq.plugins.native.groups.messages import group_commit
 from lakemq.plugins.native.proto import transactions_pb2 as pb
 from lakemq.plugins.native.proto.transactions_pb2_grpc import TransactionsServicer
 from lakemq.plugins.native.server.authentication import Context, principal_of
@@ -128,7 +127,10 @@ class TransactionService(TransactionsServicer):
             request.batch_id,
             [Winner(each.task, each.attempt, each.batches) for each in request.winners],
             principal=principal,
-            effects=[Effect(OFFSETS, OffsetsAsked(each, principal)) for each in request.offsets],
+            effects=[
+                self._broker.groups.effect(group_commit(each), principal=principal)
+                for each in request.offsets
+            ],
         )
         return pb.CommitStagedResponse(
             outcome=pb.CommitOutcome.ValueType(answer.outcome),

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from lakemq.broker_core.api.records.partitioner import partition_of
-from lakemq.plugins.native.groups.offset_table import OFFSETS_TOPIC
+from lakemq.broker_core.groups.offset_table import OFFSETS_TOPIC
 from lakemq.testing import Cluster
 from tests.support.cluster.group_load import Offsets, Readers
 from tests.support.cluster.load import Sender, until

@@ -20,8 +20,8 @@ import lakemq
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.records.partitioner import partition_of
 from lakemq.broker_core.api.transactions.types import SINK, TRANSACTION, Owner
+from lakemq.broker_core.groups.offset_table import OFFSETS_TOPIC
 from lakemq.broker_core.transactions.formats import STAGED_TOPIC, encode_owner
-from lakemq.plugins.native.groups.offset_table import OFFSETS_TOPIC
 from lakemq.testing import Cluster
 from tests.support.cluster.load import until
 from tests.support.cluster.topics import made, partitions, until_in_sync

@@ -9,8 +9,27 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.broker_core.api.groups.types import check_group_name
 from lakemq.broker_core.api.transactions.types import CommitTry, Owner, StagedBatchId
 from lakemq.broker_core.api.types import TopicConfig, TopicPartition
+from lakemq.broker_core.groups.held_offsets import (
+    HeldOffsets,
+    decode_held,
+    decode_held_key,
+    encode_held,
+    held_key,
+)
+from lakemq.broker_core.groups.offset_expiry import OffsetExpiry
+from lakemq.broker_core.groups.offset_table import (
+    Committed,
+    OffsetKey,
+    OffsetTable,
+    check_commit,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
 from lakemq.broker_core.scheduling.formats import (
     EndedSchedule,
     StoredSchedule,
@@ -37,25 +56,6 @@ from lakemq.broker_core.transactions.state import (
     OwnerState,
     PendingCommit,
     StagedRef,
-)
-from lakemq.plugins.native.groups.held_offsets import (
-    HeldOffsets,
-    decode_held,
-    decode_held_key,
-    encode_held,
-    held_key,
-)
-from lakemq.plugins.native.groups.offset_expiry import OffsetExpiry
-from lakemq.plugins.native.groups.offset_table import (
-    Committed,
-    OffsetKey,
-    OffsetTable,
-    check_commit,
-    check_group_name,
-    decode_key,
-    decode_value,
-    encode_key,
-    encode_value,
 )
 from lakemq.plugins.native.proto import (
     admin_pb2,

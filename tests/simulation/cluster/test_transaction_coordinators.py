@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader
+from lakemq.broker_core.api.groups.types import GroupCommit, OffsetToCommit
 from lakemq.broker_core.api.records.batch import encode
 from lakemq.broker_core.api.transactions.types import (
     CommitOutcome,
@@ -27,13 +28,12 @@ from lakemq.broker_core.api.transactions.types import (
     Winner,
 )
 from lakemq.broker_core.api.types import ANONYMOUS, Columns
+from lakemq.broker_core.groups import offset_effect
+from lakemq.broker_core.groups.held_offsets import HeldTable
+from lakemq.broker_core.groups.offset_effect import OFFSETS, OffsetsAsked
 from lakemq.broker_core.transactions import owners
 from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
 from lakemq.broker_core.transactions.targets import Targets
-from lakemq.plugins.native.groups import offset_effect
-from lakemq.plugins.native.groups.held_offsets import HeldTable
-from lakemq.plugins.native.groups.offset_effect import OFFSETS, OffsetsAsked
-from lakemq.plugins.native.proto import native_pb2 as pb
 from tests.support.cluster.simulated_coordinators import (
     INPUT,
     NAMES,
@@ -115,10 +115,9 @@ class Worker:
                 )  # fmt: skip
 
             await self.ask(stage)
-        request = pb.CommitOffsetsRequest(group=Group.name, member_id="m")
-        request.member_epoch = member_epoch
-        request.offsets.add(topic=INPUT.topic, partition=0, offset=position + count)
-        effects = [Effect(OFFSETS, OffsetsAsked(request, ANONYMOUS))]
+        offsets = {INPUT: OffsetToCommit(position + count)}
+        commit = GroupCommit(Group.name, offsets, "m", member_epoch)
+        effects = [Effect(OFFSETS, OffsetsAsked(commit, ANONYMOUS))]
         answer = await self.ask(
             lambda at: at.coordinator.commit(
                 self.owner, owner_epoch, batch_id, [Winner(0, 0, count)], principal=ANONYMOUS,

@@ -20,6 +20,7 @@ from lakemq.broker_core.api.errors import (
     Unavailable,
     UnknownTopic,
 )
+from lakemq.broker_core.api.groups.types import GroupCommit, OffsetToCommit
 from lakemq.broker_core.api.leadership import leads
 from lakemq.broker_core.api.records.batch import BatchHeader, RecordBatch, stamp
 from lakemq.broker_core.api.state.residents import Residents
@@ -36,15 +37,14 @@ from lakemq.broker_core.api.types import (
     TopicPartition,
 )
 from lakemq.broker_core.configuration.settings import TransactionSettings
+from lakemq.broker_core.groups.offset_effect import OFFSETS, OffsetsParticipant
+from lakemq.broker_core.groups.offset_log import OffsetLog, StoredOffsets
+from lakemq.broker_core.groups.offset_table import OFFSETS_TOPIC
 from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
 from lakemq.broker_core.transactions.formats import STAGED_TOPIC
 from lakemq.broker_core.transactions.targets import METHOD as APPENDED
 from lakemq.broker_core.transactions.targets import AppendedService
 from lakemq.plugins.journal.segment.producers import ProducerTable
-from lakemq.plugins.native.groups.offset_effect import OFFSETS, OffsetsParticipant
-from lakemq.plugins.native.groups.offset_log import OffsetLog, StoredOffsets
-from lakemq.plugins.native.groups.offset_table import OFFSETS_TOPIC
-from lakemq.plugins.native.proto import native_pb2 as pb
 
 NAMES = ("n1", "n2", "n3")
 INPUT, OUTPUT = TopicPartition("in", 0), "out"
@@ -346,7 +346,7 @@ class _Route:
 
 class Group:
     """The group that reads the input: its only partition belongs to who joined last. As
-    `GroupHost`, as far as the participant needs it."""
+    `GroupCommits`, as far as the participant needs it."""
 
     name = "g"
 
@@ -377,7 +377,7 @@ class Group:
         partition = self.offsets.partition_of(name)
         return partition is None or self.residents.serves(partition)
 
-    def authorize_commit(self, request: pb.CommitOffsetsRequest, principal: Principal) -> None:
+    def authorize_commit(self, commit: GroupCommit, principal: Principal) -> None:
         pass
 
     async def join(self) -> tuple[int, int]:
@@ -387,16 +387,14 @@ class Group:
         committed = self.offsets.table.of(self.name).get(INPUT)
         return self._epoch, committed.offset if committed else 0
 
-    def checked(
-        self, request: pb.CommitOffsetsRequest
-    ) -> tuple[int, dict[TopicPartition, tuple[int, str]]]:
+    def checked(self, commit: GroupCommit) -> tuple[int, dict[TopicPartition, OffsetToCommit]]:
         partition = self.offsets.partition_of(self.name)
         assert partition is not None
         self.residents.check(partition)
         self.offsets.held.check_free(self.name, [INPUT])
-        if request.member_epoch != self._owner_epoch:
-            raise MemberFenced(f"epoch {request.member_epoch}; it is {self._owner_epoch}")
-        return request.member_epoch, {INPUT: (request.offsets[0].offset, "")}
+        if commit.member_epoch != self._owner_epoch:
+            raise MemberFenced(f"epoch {commit.member_epoch}; it is {self._owner_epoch}")
+        return commit.member_epoch, dict(commit.offsets)
 
     def withdraw(self, name: str, places: Iterable[TopicPartition], member_id: str) -> None:
         self._broker.world.counts["voided"] += 1

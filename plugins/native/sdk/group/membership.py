@@ -1,7 +1,7 @@
 """A member's side of a consumer group: what it may hand out, and what it says.
 
 The coordinator's side, and why no record is handled by two members, is in
-`plugins/native/groups/coordinator.py`.
+`broker_core/groups/coordinator.py`.
 Times are milliseconds of a clock that never goes back.
 """
 

@@ -6,8 +6,8 @@ import json
 import time
 from dataclasses import asdict
 
+from lakemq.plugins.native.groups.export_routes import _exports
 from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.services.export_routes import _exports
 from lakemq.plugins.native.wire.exports import ExportReport
 
 REPORT = ExportReport("/t", "delta", 3, 10, 0, 1000, 50)

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from lakemq.plugins.native.groups.offset_table import METADATA_MAX_BYTES
+from lakemq.broker_core.api.groups.types import METADATA_MAX_BYTES
 from lakemq.plugins.native.sdk import NotAuthorized, TopicPartition
 from lakemq.plugins.native.wire.exports import ExportReport
 from lakemq.spark_plugin.broker_reports import BrokerReports

@@ -16,13 +16,13 @@ from lakemq.broker_core.api.errors import (
     Unavailable,
     UnknownMember,
 )
+from lakemq.broker_core.api.groups.types import Heartbeat
 from lakemq.broker_core.api.types import TopicPartition
-from lakemq.plugins.native.groups.balance import balance
-from lakemq.plugins.native.groups.coordinator import (
+from lakemq.broker_core.groups.balance import balance
+from lakemq.broker_core.groups.coordinator import (
     Assignment,
     ConsumerGroup,
     GroupCoordinator,
-    Heartbeat,
     Tells,
 )
 
@@ -52,6 +52,7 @@ class Talk:
             "revision": seen.revision if seen else 0,
             **more,
         }
+        values = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 60_000, **values}
         beat = Heartbeat(member, self._sequence, **values)  # type: ignore[arg-type]
         self.take(self.group.heartbeat(beat, FOUR, self.now_ms))
 

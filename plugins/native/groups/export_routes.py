@@ -15,9 +15,10 @@ from lakemq.broker_core.api.administration.routes import (
     OwnPageQuery,
 )
 from lakemq.broker_core.api.errors import LakeMQError
-from lakemq.plugins.native.groups.host import GroupHost
-from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.services.group_routes import topic_offsets
+from lakemq.broker_core.api.groups.ports import GroupCoordinators
+from lakemq.broker_core.api.groups.types import GroupDescription, GroupOffset
+from lakemq.broker_core.api.ports import Broker
+from lakemq.plugins.native.groups.routes import topic_offsets
 from lakemq.plugins.native.wire.exports import GROUP_PREFIX, ExportReport
 
 _TEXTS_MAX: Final = 3
@@ -51,16 +52,19 @@ class ExportRow(Answer):
 class _Export(NamedTuple):
     group: str
     topic: str
-    offsets: Sequence[pb.GroupOffset]
+    offsets: Sequence[GroupOffset]
     report: ExportReport
 
 
 class ExportRoutes:
     """`/api/v1/exports`. Who may describe the group of an export may see it."""
 
-    def __init__(self, node_id: str, groups: GroupHost) -> None:
-        self._node_id = node_id
-        self._groups = groups
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @property
+    def _groups(self) -> GroupCoordinators:
+        return self._broker.groups
 
     def routes(self) -> Sequence[AnyRoute]:
         """The list."""
@@ -81,10 +85,10 @@ class ExportRoutes:
     async def _all(self, request: AdminRequest) -> Sequence[_Export]:
         found: list[_Export] = []
         for name in self._groups.names():
-            if name.startswith(GROUP_PREFIX) and self._groups.may_describe(name, request.principal):
+            if name.startswith(GROUP_PREFIX):
                 try:
-                    (group,) = self._groups.describe([name], request.principal)
-                except LakeMQError:  # deleted meanwhile
+                    (group,) = self._groups.describe([name], principal=request.principal)
+                except LakeMQError:  # not the caller's to see, or deleted meanwhile
                     continue
                 found += _exports(group)
         return found
@@ -101,7 +105,7 @@ class ExportRoutes:
             if each.partition in ends
         ]
         return ExportRow(
-            node=self._node_id,
+            node=self._broker.node_id,
             export_id=export.group.removeprefix(GROUP_PREFIX),
             topic=export.topic,
             table=report.table,
@@ -116,9 +120,9 @@ class ExportRoutes:
         )
 
 
-def _exports(group: pb.Group) -> Iterable[_Export]:
+def _exports(group: GroupDescription) -> Iterable[_Export]:
     """One for each topic whose offsets have a report beside them."""
-    topics: dict[str, list[pb.GroupOffset]] = {}
+    topics: dict[str, list[GroupOffset]] = {}
     for each in group.offsets:
         if each.committed_offset >= 0:
             topics.setdefault(each.topic, []).append(each)

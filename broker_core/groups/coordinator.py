@@ -36,34 +36,12 @@ from lakemq.broker_core.api.errors import (
     Unavailable,
     UnknownMember,
 )
+from lakemq.broker_core.api.groups.types import NOTHING, Heartbeat
 from lakemq.broker_core.api.types import TopicPartition
-from lakemq.plugins.native.groups.balance import balance
+from lakemq.broker_core.groups.balance import balance
 
 FIRST_EPOCH_BITS: Final = 32
 """Epochs of a coordinator begin at its leader epoch, shifted by so many bits."""
-NOTHING: Final[frozenset[TopicPartition]] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """What a member says. Times are milliseconds."""
-
-    member_id: str
-    sequence: int
-    """Grows with every heartbeat of a member, which shows which ones come late."""
-    joining: bool = False
-    topics: frozenset[str] = frozenset()
-    holds: frozenset[TopicPartition] = NOTHING
-    """Partitions that it may still hand out records of."""
-    revision: int = 0
-    """Of the newest assignment that it has seen."""
-    instance_id: str = ""
-    """Names a static member across restarts; empty: not static."""
-    session_timeout_ms: int = 10_000
-    rebalance_timeout_ms: int = 60_000
-    claims: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Those of `holds` that were given to it by this coordinator or the one before, with the epoch
-    in which they were: its lease lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,8 +451,8 @@ class GroupCoordinator:
 
     def __init__(self, *, groups_max: int, members_max: int) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
-        self._groups_max = groups_max
-        self._members_max = members_max
+        self.groups_max = groups_max
+        self.members_max = members_max
         self._ticked_ms: int | None = None
 
     def group(
@@ -484,7 +462,7 @@ class GroupCoordinator:
         groups."""
         found = self.groups.get(name)
         if found is None:
-            if len(self.groups) >= self._groups_max:
+            if len(self.groups) >= self.groups_max:
                 raise InvalidRequest(f"there are {len(self.groups)} groups; no more are taken")
             found = self.groups[name] = ConsumerGroup(name, first_epoch, takeover_until_ms)
         return found
@@ -493,7 +471,7 @@ class GroupCoordinator:
         self, group: ConsumerGroup, beat: Heartbeat, partitions: Mapping[str, int], now_ms: int
     ) -> Tells:
         """`ConsumerGroup.heartbeat`; InvalidRequest too when the group is full."""
-        if beat.member_id not in group.members and len(group.members) >= self._members_max:
+        if beat.member_id not in group.members and len(group.members) >= self.members_max:
             raise InvalidRequest(f"group {group.name} has {len(group.members)} members, the most")
         return group.heartbeat(beat, partitions, now_ms)
 

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.broker_core.api.groups.types import METADATA_MAX_BYTES, check_group_name
 from lakemq.broker_core.api.types import TopicPartition
-from lakemq.plugins.native.groups.offset_table import (
-    METADATA_MAX_BYTES,
+from lakemq.broker_core.groups.offset_table import (
     Committed,
     OffsetKey,
     OffsetTable,
     check_commit,
-    check_group_name,
     decode_key,
     decode_value,
     encode_key,

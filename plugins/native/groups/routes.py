@@ -1,4 +1,4 @@
-"""Consumer groups over the admin API: the same host as the native protocol's calls."""
+"""Consumer groups over the admin API: the same coordinators as the native protocol's calls."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ from lakemq.broker_core.api.administration.routes import (
     expect,
 )
 from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, UnknownPartition
+from lakemq.broker_core.api.groups.ports import GroupCoordinators
+from lakemq.broker_core.api.groups.types import (
+    GroupCommit,
+    GroupDescription,
+    GroupMember,
+    OffsetToCommit,
+)
 from lakemq.broker_core.api.ports import Broker
-from lakemq.broker_core.api.types import Operation
-from lakemq.plugins.native.groups.host import GroupHost
-from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.services.group_models import (
+from lakemq.broker_core.api.types import Operation, TopicPartition
+from lakemq.plugins.native.groups.models import (
     AssignedPartition,
     DeletedGroup,
     GroupAnswer,
@@ -48,9 +53,12 @@ async def topic_offsets(request: AdminRequest, topic: str, at: str) -> dict[int,
 class GroupRoutes:
     """Below `/api/v1/groups`. What is asked of one group goes to its coordinator."""
 
-    def __init__(self, broker: Broker, groups: GroupHost) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._groups = groups
+
+    @property
+    def _groups(self) -> GroupCoordinators:
+        return self._broker.groups
 
     def routes(self) -> Sequence[AnyRoute]:
         """The routes."""
@@ -77,10 +85,10 @@ class GroupRoutes:
         return self._groups.names()
 
     def _may_see(self, name: str, request: AdminRequest) -> bool:
-        return self._groups.may_describe(name, request.principal)
+        return self._groups.may_describe(name, principal=request.principal)
 
     async def _rows(self, names: Sequence[str], request: AdminRequest) -> Sequence[GroupRow | None]:
-        found: list[pb.Group | None] = []
+        found: list[GroupDescription | None] = []
         for name in names:
             # None: deleted meanwhile.
             found.append(next(iter(self._known(name, request)), None))
@@ -88,7 +96,7 @@ class GroupRoutes:
         ends = await self._ends(request, [each for each in found if each is not None])
         return [None if each is None else self._row(each, ends) for each in found]
 
-    async def _ends(self, request: AdminRequest, groups: Iterable[pb.Group]) -> Ends:
+    async def _ends(self, request: AdminRequest, groups: Iterable[GroupDescription]) -> Ends:
         """Of the topics of groups; a topic that can't be asked for now is missing."""
         found = {}
         for topic in sorted({each.topic for group in groups for each in group.offsets}):
@@ -101,7 +109,7 @@ class GroupRoutes:
                 continue
         return found
 
-    def _row(self, group: pb.Group, ends: Ends) -> GroupRow:
+    def _row(self, group: GroupDescription, ends: Ends) -> GroupRow:
         lags = [each.lag for each in _offsets(group, ends) if each.lag is not None]
         return GroupRow(
             node=self._broker.node_id,
@@ -115,7 +123,7 @@ class GroupRoutes:
 
     async def describe(self, request: AdminRequest) -> GroupAnswer:
         """Describe a consumer group. Raises UnknownGroup."""
-        (group,) = self._groups.describe([request.path["group"]], request.principal)
+        (group,) = self._groups.describe([request.path["group"]], principal=request.principal)
         ends = await self._ends(request, [group])
         return GroupAnswer(
             **self._row(group, ends).model_dump(),
@@ -132,12 +140,12 @@ class GroupRoutes:
             if given.partition not in wanted:
                 raise UnknownPartition(f"topic {topic.name} has no partition {given.partition}")
             wanted = {given.partition: wanted[given.partition]}
-        message = pb.CommitOffsetsRequest(
-            group=name,
-            offsets=[
-                pb.OffsetCommit(topic=topic.name, partition=number, offset=offset)
+        commit = GroupCommit(
+            name,
+            {
+                TopicPartition(topic.name, number): OffsetToCommit(offset)
                 for number, offset in wanted.items()
-            ],
+            },
         )
         known = {
             each.partition: each.committed_offset
@@ -146,10 +154,9 @@ class GroupRoutes:
             if each.topic == topic.name and each.committed_offset >= 0
         }
         if expect(request.asked, OwnChangeQuery).dry_run:
-            self._groups.authorize_commit(message, request.principal)
-            self._groups.checked(message)
+            self._groups.check_reset(commit, principal=request.principal)
         else:
-            await self._groups.commit(message, request.principal)
+            await self._groups.commit(commit, principal=request.principal)
         rows = [
             ResetRow(partition=number, before=known.get(number), after=offset)
             for number, offset in sorted(wanted.items())
@@ -158,9 +165,9 @@ class GroupRoutes:
         request.notes["after"] = {str(each.partition): each.after for each in rows}
         return Reset(name=name, topic=topic.name, offsets=rows)
 
-    def _known(self, name: str, request: AdminRequest) -> Sequence[pb.Group]:
+    def _known(self, name: str, request: AdminRequest) -> Sequence[GroupDescription]:
         try:
-            return self._groups.describe([name], request.principal)
+            return self._groups.describe([name], principal=request.principal)
         except LakeMQError:  # it is gone; and a group may be made by its first offsets
             return []
 
@@ -179,17 +186,17 @@ class GroupRoutes:
     async def delete(self, request: AdminRequest) -> DeletedGroup:
         """Delete a group that has no members, and its committed offsets."""
         name = request.path["group"]
-        (group,) = self._groups.describe([name], request.principal)
+        (group,) = self._groups.describe([name], principal=request.principal)
         committed = sum(each.committed_offset >= 0 for each in group.offsets)
         request.notes["before"] = {"offsets": committed}
         if expect(request.asked, OwnChangeQuery).dry_run:
-            self._groups.check_empty(name)
+            self._groups.check_delete(name, principal=request.principal)
         else:
-            await self._groups.delete(name, request.principal)
+            await self._groups.delete(name, principal=request.principal)
         return DeletedGroup(name=name, offsets=committed)
 
 
-def _member(found: pb.GroupMember) -> GroupMemberAnswer:
+def _member(found: GroupMember) -> GroupMemberAnswer:
     return GroupMemberAnswer(
         member_id=found.member_id,
         instance_id=found.instance_id,
@@ -202,7 +209,7 @@ def _member(found: pb.GroupMember) -> GroupMemberAnswer:
     )
 
 
-def _offsets(group: pb.Group, ends: Ends) -> list[GroupOffsetAnswer]:
+def _offsets(group: GroupDescription, ends: Ends) -> list[GroupOffsetAnswer]:
     rows = []
     for each in group.offsets:
         starts, marks = ends.get(each.topic, ({}, {}))

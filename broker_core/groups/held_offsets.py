@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from lakemq.broker_core.api.errors import Unavailable
 from lakemq.broker_core.api.transactions.types import SINK, TRANSACTION, CommitTry, Owner
 from lakemq.broker_core.api.types import TopicPartition
-from lakemq.plugins.native.groups.offset_table import (
+from lakemq.broker_core.groups.offset_table import (
     Committed,
     OffsetKey,
     OffsetTable,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from lakemq.plugins.native.groups.offset_table import OffsetTable
+from lakemq.broker_core.groups.offset_table import OffsetTable
 
 _INTERVAL_MAX_MS: Final = 60_000
 

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from lakemq.broker_core.api.errors import InstanceInUse, LakeMQError, MemberFenced, UnknownMember
+from lakemq.broker_core.api.groups.types import Heartbeat
 from lakemq.broker_core.api.types import TopicPartition
-from lakemq.plugins.native.groups.coordinator import (
+from lakemq.broker_core.groups.coordinator import (
     FIRST_EPOCH_BITS,
     Assignment,
     ConsumerGroup,
     GroupCoordinator,
-    Heartbeat,
     Tells,
 )
 from lakemq.plugins.native.sdk.group.membership import Beat, Grant, Membership

@@ -10,19 +10,20 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from lakemq.broker_core.api.groups.types import OffsetToCommit
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.records.partitioner import partition_of
 from lakemq.broker_core.api.state.state_topic import StateTopic
 from lakemq.broker_core.api.transactions.types import Owner
 from lakemq.broker_core.api.types import Acks, TopicPartition
-from lakemq.plugins.native.groups.held_offsets import (
+from lakemq.broker_core.groups.held_offsets import (
     KEY,
     HeldOffsets,
     HeldTable,
     decode_held,
     decode_held_key,
 )
-from lakemq.plugins.native.groups.offset_table import (
+from lakemq.broker_core.groups.offset_table import (
     OFFSETS_TOPIC,
     Committed,
     OffsetTable,
@@ -93,7 +94,7 @@ class OffsetLog:
         self.table.forget(gone)
 
     async def commit(
-        self, group: str, epoch: int, offsets: Mapping[TopicPartition, tuple[int, str]]
+        self, group: str, epoch: int, offsets: Mapping[TopicPartition, OffsetToCommit]
     ) -> None:
         """Keep offsets (and metadata), all or none; -1 deletes. Returns when they are on the
         disks of all in-sync replicas.
@@ -107,7 +108,7 @@ class OffsetLog:
             await self.write(group, changes)
 
     def changes(
-        self, group: str, epoch: int, offsets: Mapping[TopicPartition, tuple[int, str]]
+        self, group: str, epoch: int, offsets: Mapping[TopicPartition, OffsetToCommit]
     ) -> dict[TopicPartition, Committed | None]:
         """What committing them would put into the table. Raises UnknownTopic."""
         now_ms = time.time_ns() // 1_000_000
@@ -123,7 +124,7 @@ class OffsetLog:
 
     async def delete(self, group: str) -> None:
         """Delete everything that the group committed."""
-        await self.commit(group, 0, dict.fromkeys(self.table.of(group), (-1, "")))
+        await self.commit(group, 0, dict.fromkeys(self.table.of(group), OffsetToCommit(-1)))
 
     async def write(self, group: str, changes: Mapping[TopicPartition, Committed | None]) -> None:
         """Returns when they are on disk, all of them or none. Raises what the append fails with."""

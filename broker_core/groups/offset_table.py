@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.broker_core.api.groups.types import METADATA_MAX_BYTES
 from lakemq.broker_core.api.types import TopicPartition
 
 OFFSETS_TOPIC: Final = "_lakemq_offsets"
-METADATA_MAX_BYTES: Final = 4096
 _VERSION: Final = 1
 _KEY_HEAD: Final = struct.Struct("<BHH")
 _KEY_TAIL: Final = struct.Struct("<I")
@@ -154,15 +154,9 @@ class OffsetTable:
         return self._epochs.get(group, 0)
 
 
-def check_group_name(name: str) -> None:
-    """Raises InvalidRequest unless the name has 1 to 249 bytes and is printable."""
-    if not 1 <= len(name.encode()) <= 249 or not name.isprintable():
-        raise InvalidRequest(f"group is {name[:300]!r}; it takes 1 to 249 printable characters")
-
-
 def check_commit(offset: int, metadata: str) -> None:
     """Raises InvalidRequest, naming the field."""
-    if offset < -1:
+    if not -1 <= offset < 1 << 63:
         raise InvalidRequest(f"offset is {offset}; it takes 0 and more, or -1 to forget")
     if len(metadata.encode()) > METADATA_MAX_BYTES:
         raise InvalidRequest(f"metadata takes {METADATA_MAX_BYTES} bytes")

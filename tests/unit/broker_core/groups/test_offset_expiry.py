@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lakemq.broker_core.api.types import TopicPartition
-from lakemq.plugins.native.groups.offset_expiry import OffsetExpiry
-from lakemq.plugins.native.groups.offset_table import Committed, OffsetTable
+from lakemq.broker_core.groups.offset_expiry import OffsetExpiry
+from lakemq.broker_core.groups.offset_table import Committed, OffsetTable
 
 PLACE = TopicPartition("t", 0)
 RETENTION_MS = 10_000

@@ -15,22 +15,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from google.protobuf.message import DecodeError
-
-from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.groups.types import GroupCommit, OffsetToCommit
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.transactions.types import CommitTry
 from lakemq.broker_core.api.types import Principal, TopicPartition
-from lakemq.plugins.native.groups.held_offsets import (
+from lakemq.broker_core.groups.asked_offsets import decode_asked, encode_asked
+from lakemq.broker_core.groups.held_offsets import (
     HeldOffsets,
     decode_held,
     encode_held,
     held_key,
     still_due,
 )
-from lakemq.plugins.native.groups.offset_log import OffsetLog
-from lakemq.plugins.native.groups.offset_table import Committed, encode_entries
-from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.broker_core.groups.offset_log import OffsetLog
+from lakemq.broker_core.groups.offset_table import Committed, encode_entries
 
 OFFSETS: Final = "offsets"
 """Name under which offsets take part in commits."""
@@ -45,7 +44,7 @@ _log: Final = logging.getLogger(__name__)
 class OffsetsAsked:
     """Offsets to commit with a transaction."""
 
-    request: pb.CommitOffsetsRequest
+    commit: GroupCommit
     principal: Principal
 
 
@@ -63,14 +62,12 @@ class Groups(Protocol):
     def offsets(self) -> OffsetLog:
         """Offsets that are committed, and held."""
 
-    def authorize_commit(self, request: pb.CommitOffsetsRequest, principal: Principal) -> None:
+    def authorize_commit(self, commit: GroupCommit, principal: Principal) -> None:
         """Raises NotAuthorized, InvalidRequest."""
 
-    def checked(
-        self, request: pb.CommitOffsetsRequest
-    ) -> tuple[int, dict[TopicPartition, tuple[int, str]]]:
-        """Member epoch and (offset, metadata) by partition of a commit that may be taken. Raises
-        the LakeMQError that refuses it."""
+    def checked(self, commit: GroupCommit) -> tuple[int, dict[TopicPartition, OffsetToCommit]]:
+        """Member epoch and offsets of a commit that may be taken. Raises the LakeMQError that
+        refuses it."""
 
     def withdraw(self, name: str, places: Iterable[TopicPartition], member_id: str) -> None:
         """Offsets that the table showed for a moment were not committed after all."""
@@ -98,17 +95,14 @@ class OffsetsParticipant:
     # -- the port
 
     def encode(self, asked: object) -> bytes:
-        """A CommitOffsetsRequest. Raises what `Groups.authorize_commit` raises."""
+        """As `encode_asked`. Raises what that and `Groups.authorize_commit` raise."""
         assert isinstance(asked, OffsetsAsked)
-        self._host.authorize_commit(asked.request, asked.principal)
-        return asked.request.SerializeToString()
+        self._host.authorize_commit(asked.commit, asked.principal)
+        return encode_asked(asked.commit)
 
     async def prepare(self, commit: CommitTry, asked: bytes) -> bytes:
         """Hold the offsets. Raises what `Groups.arrive` and `Groups.checked` raise."""
-        try:
-            request = pb.CommitOffsetsRequest.FromString(asked)
-        except DecodeError as error:
-            raise InvalidRequest(f"not a CommitOffsetsRequest: {error}") from None
+        request = decode_asked(asked)
         group = request.group
         await self._host.arrive(group)
         log = self._host.offsets

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lakemq.broker_core.api.errors import Unavailable
 from lakemq.broker_core.api.transactions.types import CommitTry, Owner
 from lakemq.broker_core.api.types import TopicPartition
-from lakemq.plugins.native.groups.held_offsets import (
+from lakemq.broker_core.groups.held_offsets import (
     HeldOffsets,
     HeldTable,
     decode_held,
@@ -20,7 +20,7 @@ from lakemq.plugins.native.groups.held_offsets import (
     held_key,
     still_due,
 )
-from lakemq.plugins.native.groups.offset_table import Committed, OffsetTable
+from lakemq.broker_core.groups.offset_table import Committed, OffsetTable
 
 PLACE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 committed = st.builds(
