@@ -142,9 +142,9 @@ def decommission(
     exit code 0 when that is done: then it may be stopped. Ctrl-C ends only the waiting, moves go on
     in the background; `lakemq node undrain` ends the decommission.
 
-    Some internal topics (delayed MQTT publishes, the ledger) are each node's own and are
-    not copied. If the node leads some of them, their leadership goes to other nodes after a
-    confirmation: what they hold stays behind.
+    Some internal topics (those of the ledger) are each node's own and are not copied. If the node
+    leads some of them, their leadership goes to other nodes after a confirmation: what they hold
+    stays behind.
     """
     ask_meta(members, lambda client: _empty(client, name, at_once))
     own = ask_meta(members, lambda client: _held(client, name, internal=True))

@@ -154,7 +154,7 @@ class InSyncAnswer:
 _INTERNAL_PREFIXES: Final = ("__", "_lakemq_")
 _SHARED: Final = frozenset(
     {
-        "__bridge", "__mqtt_bans", "__mqtt_homes", "__mqtt_retained",
+        "__bridge", "__mqtt_bans", "__mqtt_delayed", "__mqtt_homes", "__mqtt_retained",
         "_lakemq_delayed", "_lakemq_offsets", "_lakemq_queues", "_lakemq_staged",
     }
 )  # fmt: skip

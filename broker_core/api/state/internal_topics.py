@@ -23,16 +23,17 @@ OLDER_NAMES: Final = frozenset(
 """All names with the older prefix that there are: no other is given."""
 BANS: Final = "__mqtt_bans"
 BRIDGES: Final = "__bridge"
+DELAYED: Final = "__mqtt_delayed"
 RETAINED: Final = "__mqtt_retained"
 SHARED: Final = frozenset(
     {
         "__mqtt_homes", "_lakemq_offsets", "_lakemq_queues",
-        BANS, BRIDGES, RETAINED, STAGED, SCHEDULES,
+        BANS, BRIDGES, DELAYED, RETAINED, STAGED, SCHEDULES,
     }
 )  # fmt: skip
 """Internal topics that exist once in a cluster: their partitions have replicas, and one leader. Of
 all others each node has its own copy."""
-WRITTEN_BY_ALL: Final = frozenset({BANS, RETAINED})
+WRITTEN_BY_ALL: Final = frozenset({BANS, DELAYED, RETAINED})
 """Those of them that every node writes, through the leader; of the others the leader alone."""
 UNDECIDED: Final = (STAGED, SCHEDULES)
 """Topics whose records no client may read: they belong to other topics, and may never get there."""

@@ -10,6 +10,7 @@ from lakemq.broker_core.api.limits.user_shares import owner_of
 from lakemq.plugins.mqtt.homes.catching_up import CatchUp, Coming
 from lakemq.plugins.mqtt.homes.frames import Asked, Saved
 from lakemq.plugins.mqtt.homes.table import Known, Owned
+from lakemq.plugins.mqtt.routing.delaying import note_received
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.replay import held_places, restored
 from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
@@ -96,6 +97,7 @@ def take_over(
         into = hub.index if one.ends else index
         session = restored(hub, one.state, into, left_out)
         session.epoch = one.epoch
+        note_received(hub, one.state.client_id)
         if one.ends:
             ends.append(session)
             continue

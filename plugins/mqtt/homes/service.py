@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from lakemq.broker_core.api.cluster.channels import Channel, ChannelEvents, Peer
@@ -38,6 +38,11 @@ _ENDS_S: Final = 1.0
 _PEER: Final = "peer"
 """What a node listens on that holds replicas."""
 
+
+async def _nothing() -> None:
+    """There is nothing to wait for."""
+
+
 Begin = Callable[[Coroutine[Any, Any, None]], object]
 
 
@@ -60,6 +65,8 @@ class SharedSessions(ChannelEvents):
         self._in_touch_ms = now_ms()
         self._life = 0
         self._unwatch: list[Callable[[], None]] = []
+        self.reach: Callable[[], Awaitable[None]] = _nothing
+        """Returns when this node knows which publishes are delayed."""
 
     @property
     def active(self) -> bool:
@@ -187,6 +194,7 @@ class SharedSessions(ChannelEvents):
     async def ends(self) -> Positions:
         """Where bound partitions end, as their leaders know: publishes of an owner that has died
         may lie there that are not committed yet. None of those that can't be asked in time."""
+        await self.reach()
         keys = list(self._hub.positions)
         found = await asyncio.gather(*map(self._end, keys))
         return {key: end for key, end in zip(keys, found, strict=True) if end is not None}

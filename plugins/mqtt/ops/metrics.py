@@ -149,7 +149,11 @@ def _levels(hub: Hub) -> dict[str, tuple[Read, str, str]]:
         ),
         "sessions": (lambda: len(hub.sessions), "{session}", "Sessions, connected or not."),
         "subscriptions": (lambda: hub.index.count, "{subscription}", "Subscriptions."),
-        "delayed": (lambda: len(hub.delays), "{message}", "Publishes that wait for their time."),
+        "delayed": (
+            lambda: len(hub.delays),
+            "{message}",
+            "Publishes that wait for their time, in the cluster.",
+        ),
         "delayed.bytes": (
             lambda: hub.delays.size_bytes,
             "By",

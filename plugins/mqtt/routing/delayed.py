@@ -1,14 +1,17 @@
 """`$delayed/<seconds>/<topic name>`: publishes that come later, each once.
 
 A delayed publish is a record of its own topic until it is due; then it is published under its name
-like any other, and the record of that carries the delayed one's key. When it is seen in the bound
-topic, the delayed record is removed. After a crash in between, the bound topics are read from where
-removals were known to be complete (`positions`): what is found there is not published again. A name
-that no topic takes has no such record, so there the removal comes first.
+like any other, and the record of that carries the delayed one's key. When it is stored, the delayed
+record is removed. After a crash in between, the bound topics are read from where removals were
+known to be complete (`positions`): what is found there is not published again. A name that no topic
+takes has no such record, so there the removal comes first.
+
+Every node of a cluster holds what waits; the one that leads the topic publishes it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -17,11 +20,13 @@ import msgpack
 from lakemq.broker_core.api.errors import LakeMQError, NotAuthorized, StorageFull
 from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
 from lakemq.broker_core.api.scheduling.due_queue import DueQueue
+from lakemq.broker_core.api.state.internal_topics import DELAYED
 from lakemq.broker_core.api.types import Acks, Principal
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.shares import Holdings
 from lakemq.plugins.mqtt.state.appends import PLUGIN, AppendCallback, Appends, Outcome
 from lakemq.plugins.mqtt.state.ledger import Ledger
+from lakemq.plugins.mqtt.state.records import Meta
 from lakemq.plugins.mqtt.state.sessions import Positions
 from lakemq.plugins.mqtt.state.snapshots import (
     principal_value,
@@ -30,6 +35,7 @@ from lakemq.plugins.mqtt.state.snapshots import (
     will_value,
 )
 from lakemq.plugins.mqtt.state.stored_values import VERSION, BadSnapshot, number, text, unpacked
+from lakemq.plugins.mqtt.wire.messages import Message
 from lakemq.plugins.mqtt.wire.packets import Publish, Will
 from lakemq.plugins.mqtt.wire.primitives import STRING_MAX_BYTES
 from lakemq.plugins.mqtt.wire.reasons import ProtocolError, Reason
@@ -38,7 +44,6 @@ from lakemq.plugins.mqtt.wire.topics import check_topic_name
 PREFIX: Final = "$delayed/"
 SYSTEM: Final = "$SYS/"
 """The broker's own topic names."""
-TOPIC: Final = "__mqtt_delayed"
 AGAIN_MS: Final = 5_000
 """How long after a failure a publish that is due is tried again."""
 _DIGITS_MAX: Final = 10
@@ -80,6 +85,8 @@ class Delayed:
     """Under the name that it is published to."""
     client_id: str
     principal: Principal
+    stored: bool = False
+    """Whether its record is known to be on disk."""
 
     @property
     def size_bytes(self) -> int:
@@ -129,13 +136,29 @@ class Delays(DueQueue[Delayed]):
         self.published = 0
         self.refused = 0
         """Publishes not taken because a bound was reached, or may not be made any more."""
-        self.removed: list[str] = []
-        """Keys of records to be removed."""
+        self.keeps = True
+        """Whether they have records."""
+        self.removed: dict[str, Delayed] = {}
+        """By key, those whose records are to be removed."""
+        self.removing: dict[str, Delayed] = {}
+        """Those whose records are being removed."""
+        self.under_way: dict[str, Delayed] = {}
+        """Those that are being stored under their names."""
+        self.floor: Positions | None = None
+        """Where this node was before the first of them: none of their records lies below."""
+        self.receipts: dict[str, dict[str, tuple[Message, Meta]]] = {}
+        """By client and key, what the records of QoS 2 publishes tell about those."""
         self.leaving: list[Delayed] = []
         """Due publishes that go through memory alone, once their records are removed."""
         self.kept_positions: Positions | None = None
         """Every publish below them is known to be removed here; they name all topics that a delayed
         publish may be in."""
+        self.unread: Positions = {}
+        """Partitions in which those may be that a node before has published, from there on."""
+        self.leads = True
+        """Whether this node is the one that publishes what is due, and removes it."""
+        self.may_publish: Callable[[], bool] = lambda: True
+        """Whether it still is, at this moment."""
         self.ready = True
         """Whether positions of this life are kept; nothing is published before."""
         self._made = 0
@@ -175,6 +198,9 @@ class Delays(DueQueue[Delayed]):
         one = super().remove(key)
         if one is not None:
             self._count_owned(one, -1)
+            receipts = self.receipts.get(one.client_id)
+            if receipts is not None and receipts.pop(key, None) is not None and not receipts:
+                del self.receipts[one.client_id]
         return one
 
     def _count_owned(self, one: Delayed, sign: int) -> None:
@@ -188,9 +214,62 @@ class Delays(DueQueue[Delayed]):
         return leaving
 
     def end(self, key: str) -> None:
-        """It was published, or never will be: its record goes."""
-        if self.remove(key) is not None:
-            self.removed.append(key)
+        """It was published, or never will be: its record goes, where it is this node that removes
+        them."""
+        one = self.remove(key) if self.leads else None
+        if one is not None and self.keeps:
+            self.removed[key] = one
+
+    def gone(self, key: str) -> None:
+        """Its record was removed."""
+        self.remove(key)
+        self.removed.pop(key, None)
+        self.removing.pop(key, None)
+
+    def is_known(self, key: str) -> bool:
+        """Whether its record need not be read."""
+        return self.get(key) is not None or key in self.removed or key in self.removing
+
+    def begin(self, one: Delayed, positions: Positions) -> None:
+        """It is being stored under its name. `positions`: where this node is."""
+        if not self.under_way:
+            self.floor = dict(positions)
+        self.under_way[one.key] = one
+
+    def ended(self, one: Delayed) -> None:
+        """Whether it was stored is known."""
+        self.under_way.pop(one.key, None)
+        if not self.under_way:
+            self.floor = None
+
+    def begin_removal(self) -> dict[str, Delayed]:
+        """What is to be removed now."""
+        self.removing, self.removed = self.removed, {}
+        return self.removing
+
+    def removal_ended(self, leaving: Sequence[Delayed], *, failed: bool) -> None:
+        """What `begin_removal` and `take_leaving` gave was removed, or was not."""
+        if failed:
+            self.removed = self.removing | self.removed
+            self.leaving = [*leaving, *self.leaving]
+        self.removing = {}
+
+    def lead(self, published: Iterable[str], unread: Positions) -> None:
+        """From now on this node publishes what is due. `published`: what a node before had
+        published and not removed; `unread`: partitions of which that is not known yet."""
+        self.leads, self.unread = True, dict(unread)
+        for key in published:
+            self.end(key)
+
+    def yield_lead(self) -> None:
+        """Another node does. What this one had published and not removed waits again: that node
+        finds it published, and removes it."""
+        self.leads = self.ready = False
+        back = [*self.removing.values(), *self.removed.values()]
+        self.removing, self.removed, self.leaving, self.unread = {}, {}, [], {}
+        for one in back:
+            self.add(one)
+            self.schedule(one)
 
 
 class Arriving(AppendCallback):
@@ -206,7 +285,7 @@ class Arriving(AppendCallback):
     ) -> None:
         """Schedule the publish if it was stored, give up its room if not, then answer the
         client."""
-        if isinstance(outcome, LakeMQError):
+        if isinstance(outcome, LakeMQError) and not self._one.stored:
             self._delays.remove(self._one.key)
         else:  # not before: it could leave before its record is there to be removed
             self._delays.schedule(self._one)
@@ -217,26 +296,27 @@ class Arriving(AppendCallback):
 class Leaving(AppendCallback):
     """Hears whether a publish that was due was stored under its name."""
 
-    def __init__(self, delays: Delays, one: Delayed, kept: bool) -> None:
-        """`kept`: it has a record, and goes when the record of its publish is seen."""
+    def __init__(self, delays: Delays, one: Delayed) -> None:
         self._delays = delays
         self._one = one
-        self._kept = kept
 
     def on_result(
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
         """Finish the publish, or try it again after `AGAIN_MS`; without the right to publish it is
         given up."""
-        if isinstance(outcome, NotAuthorized):
-            self._delays.refused += 1
-            self._delays.end(self._one.key)
+        delays, one = self._delays, self._one
+        delays.ended(one)
+        if not delays.leads:  # the node that leads by now finds out by itself
+            delays.schedule(one)
+        elif isinstance(outcome, NotAuthorized):
+            delays.refused += 1
+            delays.end(one.key)
         elif isinstance(outcome, LakeMQError):
-            self._delays.schedule(self._one, now_ms + AGAIN_MS)
+            delays.schedule(one, now_ms + AGAIN_MS)
         else:
-            self._delays.published += 1
-            if not self._kept:
-                self._delays.remove(self._one.key)
+            delays.published += 1
+            delays.end(one.key)
 
 
 class Outgoing(Protocol):
@@ -280,7 +360,7 @@ def delay(
         hub.delays.schedule(one)
         return False
     token = (Arriving(hub.delays, one, client), packet.packet_id, packet.qos)
-    hub.outbox.appends.to(TOPIC, Acks.LEADER if packet.qos else Acks.MEMORY).add(
+    hub.outbox.appends.to(DELAYED, Acks.LEADER if packet.qos else Acks.MEMORY).add(
         PLUGIN, one.key.encode(), delayed_bytes(one), headers, token
     )
     return True

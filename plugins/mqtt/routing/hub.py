@@ -142,7 +142,7 @@ class Hub:
         self.shares = self.retained.shares = self.delays.shares = UserShares(
             self.limits.user_share_max
         )
-        self.retained.tracking = durable
+        self.retained.tracking = self.delays.keeps = durable
         self.shapes_held = Kinds()
 
     # -- who may

@@ -55,9 +55,6 @@ class Replay:
         known = list(self._positions.values())
         if self._retained_from is not None:
             known.append(self._retained_from)
-        delays = self._hub.delays
-        if delays and delays.kept_positions is not None:
-            known.append(delays.kept_positions)
         key = (topic, partition)
         if not any(name == topic for positions in known for name, _ in positions):
             self._new_topics.add(topic)  # bound since now: it has no history
@@ -74,8 +71,6 @@ class Replay:
         # that.
         if message.retain and place.offset >= (self._retained_from or {}).get(key, 0):
             hub.retain(message)
-        if meta.delayed_id is not None:
-            hub.delays.end(meta.delayed_id)
         session = hub.sessions.get(message.origin or "")
         if session is not None and self._wants(session, place):
             hub.note_stored(message, meta, recovering=True)

@@ -26,7 +26,6 @@ from lakemq.broker_core.api.types import CommittedBatch, Offset
 from lakemq.plugins.mqtt.feeds.reading import Salvage
 from lakemq.plugins.mqtt.retaining.log import RetainedLog
 from lakemq.plugins.mqtt.routing.bans import Ban
-from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.replay import Replay
 from lakemq.plugins.mqtt.server.ban_log import BanLog
@@ -79,19 +78,17 @@ class MqttJournal:
         """Client ids of sessions of which this node has a record of its own."""
         self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._salvage = Salvage(hub.counters)
-        self._topics = [
-            StateTopic(broker, name, now_ms=now_ms, open_stored=self._salvage.opened)
-            for name in (SESSIONS, DELAYED)
-        ]
-        self._sessions, delayed = self._topics
+        self._sessions = StateTopic(
+            broker, SESSIONS, now_ms=now_ms, open_stored=self._salvage.opened
+        )
         self.retained = RetainedLog(hub, broker, reader, accepts, now_ms, self._salvage)
         self._bans = BanLog(hub, broker, now_ms, self._salvage, after)
-        self.delays = DelayLog(hub, delayed, now_ms, self._salvage)
+        self.delays = DelayLog(hub, broker, reader, now_ms, self._salvage, after)
 
     @property
     def writing(self) -> set[asyncio.Future[Any]]:
         """Appends that have not ended."""
-        topics = (*self._topics, self.retained.topic)
+        topics = (self._sessions, self.delays.topic, self.retained.topic)
         own = (future for topic in topics for future in topic.writing)
         return {*own, *self.shared_writes}
 
@@ -101,8 +98,7 @@ class MqttJournal:
         """Read what was kept, and match what came behind it again. Bound topics must exist."""
         # Order: sessions before delayed publishes, which tell them of their QoS 2 publishes; both
         # before the records of bound topics, which are matched against all of it.
-        for topic in self._topics:
-            await topic.ensure()
+        await self._sessions.ensure()
         sessions = await self._sessions.load()
         self._own.update(key.decode(errors="replace") for key in sessions)
         read = await self.retained.start()
@@ -131,7 +127,7 @@ class MqttJournal:
                 replayed.add((name, partition))
         replay.finish(self._now_ms())
         self.retained.begin(replayed if read else ())
-        self.delays.begin()
+        await self.delays.begin()
 
     def forget_sessions(self, client_ids: Iterable[str]) -> None:
         """Their homes keep them, or they are other nodes': what this node kept of them for itself,
@@ -149,6 +145,7 @@ class MqttJournal:
 
     async def stop(self) -> None:
         """Follow no more what other nodes write."""
+        await self.delays.stop()
         await self._bans.stop()
         await self.retained.stop()
 

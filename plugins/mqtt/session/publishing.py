@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from lakemq.broker_core.api.errors import NotLeader, OutcomeUnknown, StorageFull
+from lakemq.broker_core.api.state.internal_topics import DELAYED
 from lakemq.broker_core.api.tracing import end
 from lakemq.broker_core.api.types import Acks, Operation
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.delayed import PREFIX, delay, is_for_clients, split_delayed
-from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
 from lakemq.plugins.mqtt.routing.subscriptions import Target
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.progress import Route

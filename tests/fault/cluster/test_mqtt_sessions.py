@@ -73,9 +73,16 @@ class Client:
     """A client of paho with a session of its own, which connects where it is told."""
 
     def __init__(
-        self, cluster: Cluster, node: str, name: str, *, will: str = "", returns: bool = True
+        self,
+        cluster: Cluster,
+        node: str,
+        name: str,
+        *,
+        will: str = "",
+        delay_s: int = 0,
+        returns: bool = True,
     ) -> None:
-        """`returns`: it connects again by itself."""
+        """`delay_s`: of the will. `returns`: it connects again by itself."""
         self._cluster = cluster
         self.node = node
         self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
@@ -98,7 +105,9 @@ class Client:
         client.max_queued_messages_set(0)
         client.max_inflight_messages_set(0)
         if will:
-            client.will_set(will, b"gone", 1)
+            late = paho.Properties(paho.PacketTypes.WILLMESSAGE)  # type: ignore[no-untyped-call]
+            late.WillDelayInterval = delay_s
+            client.will_set(will, b"gone", 1, properties=late)
         kept = paho.Properties(paho.PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         kept.SessionExpiryInterval = 3600
         client.connect(
@@ -261,8 +270,9 @@ def test_a_client_id_is_connected_once_and_its_queue_goes_along(cluster: Cluster
 
 
 def test_wills_and_queues_of_a_node_that_dies(cluster: Cluster) -> None:
-    """Each will comes once, also that of a session that ends with its connection; the queue of a
-    client that is away is complete when it comes back elsewhere."""
+    """Each will comes once, also that of a session that ends with its connection, and one with a
+    delay after that, unless its client comes back elsewhere before; the queue of a client that is
+    away is complete when it comes back elsewhere."""
     watcher = Client(cluster, "n1", "watcher")
     watcher.subscribe("will/+", 1)
     away = Client(cluster, "n2", "away")
@@ -275,7 +285,14 @@ def test_wills_and_queues_of_a_node_that_dies(cluster: Cluster) -> None:
     brief.connect("127.0.0.1", int(cluster.address("n2", "mqtt").rsplit(":", 1)[1]))
     brief.loop_start()
     until(brief.is_connected, WAIT_S)
+    late = [
+        Client(cluster, "n2", f"late-{n}", will=f"will/late-{n}", delay_s=12, returns=False)
+        for n in range(2)
+    ]
     cluster.kill("n2")
+    killed = time.monotonic()
+    returned = Client(cluster, "n3", "late-0")
+    assert returned.present
     wills = [watcher.messages.get(timeout=WAIT_S).topic for _ in range(6)]
     assert sorted(wills) == [*(f"will/{n}" for n in range(5)), "will/brief"]
     sender = Client(cluster, "n1", "away-sender")
@@ -284,9 +301,13 @@ def test_wills_and_queues_of_a_node_that_dies(cluster: Cluster) -> None:
     back = Client(cluster, "n3", "away")
     assert back.present
     assert back.numbers(19) == list(range(20))
+    assert watcher.messages.get(timeout=WAIT_S).topic == "will/late-1"
+    assert time.monotonic() - killed >= 12
     cluster.start_node("n2")
     time.sleep(3)
-    assert watcher.messages.empty(), "a will came twice"
+    assert watcher.messages.empty(), "a will came twice, or though its client was back"
+    for client in (returned, *late):
+        client.close()
     until_all_in_sync(cluster)
     for client in (watcher, sender, back):
         client.close()

@@ -12,9 +12,15 @@ from typing import Any
 
 from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.records.batch import encode as encode_batch
+from lakemq.broker_core.api.state.internal_topics import DELAYED
 from lakemq.broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Offset, Placed
-from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
-from lakemq.plugins.mqtt.routing.delaying import POSITIONS_KEY, DelayRecovery, release_removed
+from lakemq.plugins.mqtt.routing.delaying import (
+    POSITIONS_KEY,
+    heard,
+    positions_to_keep,
+    release_removed,
+    scan_from,
+)
 from lakemq.plugins.mqtt.routing.replay import Replay
 from lakemq.plugins.mqtt.state.appends import PendingAppend
 from lakemq.plugins.mqtt.state.records import RecordReader
@@ -93,15 +99,20 @@ class CrashBench(Bench):
     def write_delays(self) -> None:
         """Removals of delayed publishes become durable; what waited for that comes later."""
         delays = self.hub.delays
-        if delays.removed:
+        if delays.removed and not delays.removing:
             hub, leaving, now_ms = self.hub, delays.take_leaving(), self.now_ms
             self._write_delays()
-            self._unconfirmed.append(lambda: release_removed(hub, leaving, now_ms))
+
+            def written() -> None:
+                delays.removal_ended(leaving, failed=False)
+                release_removed(hub, leaving, now_ms)
+
+            self._unconfirmed.append(written)
 
     def _write_delays(self) -> None:
         delays = self.hub.delays
-        removed, delays.removed = delays.removed, []
-        delays.kept_positions = dict(self.hub.positions)
+        removed = list(delays.begin_removal())
+        delays.kept_positions = positions_to_keep(self.hub, {})
         keys = [*(key.encode() for key in removed), POSITIONS_KEY]
         values = [*([None] * len(removed)), positions_bytes(delays.kept_positions)]
         base = self._offsets.get(DELAYED, 0)
@@ -170,23 +181,36 @@ class CrashBench(Bench):
             self.hub.retained.put(*read_retained(kept))
         self.hub.retained.take_changes()
         replay = Replay(self.hub, states, read_positions(self.kept_positions))
-        delays = DelayRecovery(self.hub)
-        for batch in self.log.get(DELAYED, ()):
-            delays.batch(RecordBatch(batch.data))
-        assert not delays.finish()
+        self._hear_delayed()
         self.messages.clear()
+        published: set[Any] = set()
         for topic in self._topics:
             end = self._offsets.get(topic, 0)
             start = replay.start_of(topic, 0, end)
             for batch in self.log.get(topic, ()):
                 for message, meta in self._reader.read(batch):
                     assert message.place is not None
+                    if message.place.offset >= scan_from(self.hub, (topic, 0), end):
+                        published.update({meta.delayed_id} - {None})
                     self.messages[message.place] = message
                     if message.place.offset >= start:
                         replay.record(message, meta, self.now_ms)
             self.hub.positions[topic, 0] = end
         replay.finish(self.now_ms)
+        self.hub.delays.lead(published, {})
         self._write_delays()
+        self.hub.delays.removal_ended([], failed=False)
+
+    def _hear_delayed(self) -> None:
+        newest: dict[bytes, tuple[int, bytes | None, bytes]] = {}
+        for batch in self.log.get(DELAYED, ()):
+            opened = RecordBatch(batch.data)
+            rows = zip(
+                opened.offsets(), opened.values(), opened.encoded_headers(), strict=True
+            )  # fmt: skip
+            newest |= dict(zip((key or b"" for key in opened.keys()), rows, strict=True))  # noqa: SIM118
+        for key, (offset, value, headers) in newest.items():
+            heard(self.hub, offset, key, value, headers, recovering=True)
 
     def connect(self, client_id: str = "", **options: Any) -> Device:  # type: ignore[override]
         """As in `Bench`; storage answers as far as CONNACK needs it."""

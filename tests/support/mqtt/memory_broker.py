@@ -42,6 +42,7 @@ from lakemq.broker_core.api.types import (
     Columns,
     CommittedBatch,
     FetchResult,
+    Leadership,
     NodeInfo,
     Offset,
     Operation,
@@ -121,7 +122,9 @@ class MemoryBroker:
         min_in_sync: int | None = None,
     ) -> TopicInfo:
         self.created[name] = (partitions, config)
-        made = TopicInfo(name, f"{name.encode().hex()[:24]:0<24}{next(self._numbers):08x}", 1)
+        topic_id = f"{name.encode().hex()[:24]:0<24}{next(self._numbers):08x}"
+        leaders = (Leadership(self.node_id, 1, (self.node_id,)),)
+        made = TopicInfo(name, topic_id, 1, leaders=leaders)
         self._topics[name] = made
         self._tell(name, made)
         return made
@@ -254,7 +257,8 @@ class MemoryBroker:
         came = asyncio.Event()
         self._waiting.setdefault(topic, []).append(came)
         with suppress(TimeoutError):
-            await asyncio.wait_for(came.wait(), wait_ms / 1000)
+            async with asyncio.timeout(wait_ms / 1000):  # `wait_for` may swallow a cancellation
+                await came.wait()
 
     def tap(self, topic: str, tap: Tap) -> Callable[[], None]:
         taps = self._taps.setdefault(topic, [])

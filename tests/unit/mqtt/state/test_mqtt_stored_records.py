@@ -27,7 +27,7 @@ from lakemq.broker_core.api.records.batch import (
     read_header,
 )
 from lakemq.broker_core.api.records.headers import encode_headers
-from lakemq.broker_core.api.state.internal_topics import RETAINED
+from lakemq.broker_core.api.state.internal_topics import DELAYED, RETAINED
 from lakemq.broker_core.api.types import (
     ANONYMOUS,
     Columns,
@@ -37,7 +37,6 @@ from lakemq.broker_core.api.types import (
     Principal,
 )
 from lakemq.plugins.mqtt.config import MqttSettings
-from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
 from lakemq.plugins.mqtt.routing.delayed import Delayed, delayed_bytes
 from lakemq.plugins.mqtt.server.ban_log import TOPIC as BANS
 from lakemq.plugins.mqtt.server.engine import MqttEngine
