@@ -218,3 +218,58 @@ def test_a_weight_moves_only_what_it_must() -> None:
     after = [_pick((("a", 2), ("b", 2), ("c", 3)), name) for name in names]
     assert all(new in (old, "c") for old, new in zip(before, after, strict=True))
     assert before != after
+
+
+def two(weights: dict[str, Members]) -> dict[str, Sharing]:
+    """Two nodes that know the same of each other at any time."""
+    others = {"a": "b", "b": "a"}
+
+    def made(name: str) -> Sharing:
+        other = others[name]
+
+        def known(key: tuple[str, str]) -> dict[str, Members]:
+            return {other: weights[other]} if other in weights else {}
+
+        return Sharing(name, lambda key: weights.get(name, Members(0, 0)), known, "round_robin")
+
+    return {name: made(name) for name in others}
+
+
+def message(offset: int) -> Message:
+    return Message("t/1", b"x", 1, False, 0, place=Place("t", 0, offset))
+
+
+@pytest.mark.parametrize("known_ms", [0, 4_000, picking.KEPT_MS - 1, picking.KEPT_MS])
+def test_what_fell_to_a_node_that_died_is_kept_for_so_long(known_ms: int) -> None:
+    """The bound that decision 38 states."""
+    weights = {"a": Members(1, 0), "b": Members(1, 0)}
+    node = two(weights)["a"]
+    theirs = [each for each in range(100) if not node.takes(KEY, message(each), 0)]
+    assert 20 < len(theirs) < 80
+    node.missed(known_ms)  # about once a second
+    del weights["b"]
+    node.changed()
+    found = [one.message.place.offset for one in node.missed(known_ms) if one.message.place]
+    assert found == (theirs if known_ms < picking.KEPT_MS else [])
+
+
+@pytest.mark.parametrize("lag_ms", [0, 500, picking.OVERLAP_MS - 1, 2 * picking.OVERLAP_MS + 2])
+def test_a_node_may_handle_a_message_so_much_later_than_another(lag_ms: int) -> None:
+    """The bound that decision 38 states: members change at any moment between the two."""
+    lost = 0
+    for change_ms in range(0, lag_ms + 1, 50):
+        weights = {"a": Members(1, 0), "b": Members(3, 0)}
+        nodes = two(weights)
+        for node in nodes.values():
+            node.takes(KEY, message(-1), 0)
+        got: Counter[int] = Counter()
+        for each in range(50):
+            got[each] += nodes["a"].takes(KEY, message(each), 0)
+        weights["a"], weights["b"] = Members(3, 0), Members(1, 0)
+        for node in nodes.values():
+            node.changed()
+            got.update(one.message.place.offset for one in node.missed(change_ms))  # type: ignore[union-attr]
+        for each in range(50):
+            got[each] += nodes["b"].takes(KEY, message(each), lag_ms)
+        lost += sum(not got[each] for each in range(50))
+    assert (lost == 0) == (lag_ms < picking.OVERLAP_MS)
