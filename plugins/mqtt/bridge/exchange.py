@@ -195,6 +195,10 @@ class Exchange:
         self, name: str, payload: bytes, qos: int, packet_id: int, *, again: bool, retain: bool
     ) -> None:
         """See `Peer`."""
+        # What a process that stood still finds in its socket was sent to its successor again.
+        if not self._owns():
+            self._drop(_NOT_OURS)
+            return
         await self._receiver.publish_came(name, payload, qos, packet_id, again=again, retain=retain)
 
     def puback_came(self, packet_id: int) -> None:
