@@ -56,6 +56,7 @@ from lakemq.plugins.native.sdk.admin import Admin
 from lakemq.plugins.native.sdk.arrow import from_arrow, to_arrow
 from lakemq.plugins.native.sdk.blocking.client import SyncClient, connect
 from lakemq.plugins.native.sdk.blocking.consumer import SyncConsumer
+from lakemq.plugins.native.sdk.blocking.producer import SyncProducer
 from lakemq.plugins.native.sdk.blocking.queue import SyncQueue, SyncQueueRecord
 from lakemq.plugins.native.sdk.blocking.services import SyncAdmin, SyncSchedules, SyncSchemas
 from lakemq.plugins.native.sdk.blocking.staging import (
@@ -69,11 +70,13 @@ from lakemq.plugins.native.sdk.consumer.consumer import Consumer, ConsumerOption
 from lakemq.plugins.native.sdk.consumer.corrupt import OnCorrupt
 from lakemq.plugins.native.sdk.consumer.counters import ConsumerCounters, ProducerCounters
 from lakemq.plugins.native.sdk.net.tls import Tls
+from lakemq.plugins.native.sdk.producer.options import ProducerOptions
 from lakemq.plugins.native.sdk.producer.producer import Producer
 from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions
 from lakemq.plugins.native.sdk.queue.record import QueueRecord
 from lakemq.plugins.native.sdk.schedules import Scheduled, Schedules
 from lakemq.plugins.native.sdk.schemas import Schemas, Serializer
+from lakemq.plugins.native.sdk.serializing import DeserializationError
 from lakemq.plugins.native.sdk.tiered import stored_batches
 from lakemq.plugins.native.sdk.tracing import trace_context
 from lakemq.plugins.native.sdk.transactions.staging import (
@@ -120,6 +123,7 @@ __all__ = [
     "ConsumerRecord",
     "CorruptBatch",
     "CorruptLog",
+    "DeserializationError",
     "GroupDescription",
     "GroupMember",
     "GroupNotEmpty",
@@ -149,6 +153,7 @@ __all__ = [
     "Producer",
     "ProducerCounters",
     "ProducerFenced",
+    "ProducerOptions",
     "Queue",
     "QueueDescription",
     "QueueRecord",
@@ -176,6 +181,7 @@ __all__ = [
     "SyncAdmin",
     "SyncClient",
     "SyncConsumer",
+    "SyncProducer",
     "SyncQueue",
     "SyncQueueRecord",
     "SyncSchedules",

@@ -5,7 +5,8 @@ pyarrow is optional (`pip install 'lakemq[spark]'`), so it is imported inside th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -207,6 +208,31 @@ def arrow_batches(table: object) -> list[pa.RecordBatch]:
     )
 
 
+def table_of_pandas(frame: object) -> pa.Table:
+    """A DataFrame as an Arrow table, without its index. Raises InvalidRequest."""
+    import pyarrow as pa
+
+    if not _is_frame(frame, "pandas"):
+        raise InvalidRequest(f"send_pandas takes a DataFrame, not a {type(frame).__name__}")
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidRequest(f"Arrow can't take this DataFrame: {error}") from None
+
+
+def table_of_polars(frame: Any) -> pa.Table:
+    """A DataFrame of Polars as an Arrow table. Raises InvalidRequest."""
+    if not _is_frame(frame, "polars"):
+        raise InvalidRequest(f"send_polars takes a DataFrame, not a {type(frame).__name__}")
+    return frame.to_arrow()
+
+
+def _is_frame(frame: object, library: str) -> bool:
+    # Who has a DataFrame has imported its library; no other one is loaded for it.
+    module = sys.modules.get(library)
+    return module is not None and isinstance(frame, module.DataFrame)
+
+
 def from_arrow(batch: pa.RecordBatch) -> Columns:
     """Arrow -> columns to append. Column `value` must be there; `key`, `headers` and `timestamp`
     may be; others are not looked at. Strings become UTF-8; a null timestamp is refused.
@@ -218,6 +244,19 @@ def from_arrow(batch: pa.RecordBatch) -> Columns:
         raise InvalidRequest(f"no column `value` among {', '.join(names) or 'no columns'}")
     return Columns(
         values=_cells(batch, "value"),
+        keys=_cells(batch, "key") if "key" in names else None,
+        headers=_encoded_headers(batch) if "headers" in names else None,
+        timestamps_ms=_milliseconds(batch) if "timestamp" in names else None,
+    )
+
+
+def columns_of_rows(batch: pa.RecordBatch, value_of: Callable[[dict[str, Any]], bytes]) -> Columns:
+    """As `from_arrow`, of a batch without a column `value`: `value_of` makes one of each row, a
+    dict of all columns but `key`, `headers` and `timestamp`."""
+    names = batch.schema.names
+    rows = batch.select([name for name in names if name not in COLUMNS[3:]]).to_pylist()
+    return Columns(
+        values=[value_of(row) for row in rows],
         keys=_cells(batch, "key") if "key" in names else None,
         headers=_encoded_headers(batch) if "headers" in names else None,
         timestamps_ms=_milliseconds(batch) if "timestamp" in names else None,

@@ -57,7 +57,7 @@ class Schedules:
         deliver_at: datetime | None = None,
         key: bytes | None = None,
         headers: Headers = (),
-        timestamp_ms: int | None = None,
+        timestamp_ms: int | datetime | None = None,
         partition: int | None = None,
         schedule_id: str | None = None,
     ) -> Scheduled:

@@ -26,7 +26,10 @@ class Serializer:
         self._format = open_schema(schema.schema_type, schema.text)
 
     def __call__(self, value: Any) -> bytes:
-        """The value, framed with the id of the schema. Raises SchemaMismatch, naming the field."""
+        """The value, framed with the id of the schema; of a pydantic model, what it dumps. Raises
+        SchemaMismatch, naming the field."""
+        if hasattr(value, "model_dump"):
+            value = value.model_dump(mode="json" if self.schema.schema_type != "avro" else "python")
         return framed(self.schema.schema_id, self._format.encode(value))
 
 

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import Acks, Headers, TopicPartition
 
 
 class NewRecord(NamedTuple):
-    """A record to be produced. `timestamp_ms` None: the producer's time of sending."""
+    """A record to be produced. Key and value: bytes or None, or what the producer's serializers
+    take. `timestamp_ms`: milliseconds since the epoch, or a datetime with a time zone; None: the
+    producer's time of sending."""
 
-    value: bytes | None
-    key: bytes | None = None
+    value: Any
+    key: Any = None
     headers: Headers = ()
-    timestamp_ms: int | None = None
+    timestamp_ms: int | datetime | None = None
 
 
 class ConsumerRecord(NamedTuple):
-    """A record as a member of a consumer group gets it."""
+    """A record as a consumer gets it. Key and value: bytes or None, or what the consumer's
+    deserializers made of them."""
 
     topic: str
     partition: int
     offset: int
     timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
+    key: Any
+    value: Any
     headers: Headers = ()
 
 

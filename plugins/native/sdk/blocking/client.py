@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
@@ -31,6 +32,7 @@ from lakemq.plugins.native.sdk.blocking.consumer import SyncConsumer, with_callb
 from lakemq.plugins.native.sdk.blocking.fetch_streams import FetchStream, ParallelFetch
 from lakemq.plugins.native.sdk.blocking.fetching import SyncRoutes
 from lakemq.plugins.native.sdk.blocking.portal import Portal, blocking
+from lakemq.plugins.native.sdk.blocking.producer import SyncProducer
 from lakemq.plugins.native.sdk.blocking.queue import SyncQueue
 from lakemq.plugins.native.sdk.blocking.services import SyncAdmin, SyncSchedules, SyncSchemas
 from lakemq.plugins.native.sdk.blocking.staging import SyncStaging, SyncTransactionalProducer
@@ -46,7 +48,8 @@ from lakemq.plugins.native.sdk.net.errors import CLOSED
 from lakemq.plugins.native.sdk.net.login import Login, Mechanism, login_of, with_login
 from lakemq.plugins.native.sdk.net.tls import Tls, open_channel
 from lakemq.plugins.native.sdk.producer.accumulator import BATCH_MAX_BYTES
-from lakemq.plugins.native.sdk.producer.checking import check_record
+from lakemq.plugins.native.sdk.producer.checking import checked_record
+from lakemq.plugins.native.sdk.producer.options import ProducerOptions
 from lakemq.plugins.native.sdk.producer.producer import Producer
 from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions, check_queue_options
 from lakemq.plugins.native.sdk.types import ConsumerRecord, NewRecord, RecordMetadata
@@ -343,13 +346,13 @@ class SyncClient:
         *,
         key: bytes | None = None,
         headers: Headers = (),
-        timestamp_ms: int | None = None,
+        timestamp_ms: int | datetime | None = None,
         partition: int | None = None,
         acks: Acks | str = Acks.LEADER,
     ) -> RecordMetadata:
         """Produce one record and wait for its ack; raises as `send_batch`. Records of several
         threads share batches. For many records of one thread, `send_batch` is far quicker."""
-        check_record(NewRecord(value, key, headers, timestamp_ms))
+        checked_record(NewRecord(value, key, headers, timestamp_ms))
         return self._produce(
             acks,
             Compression.NONE,
@@ -385,6 +388,14 @@ class SyncClient:
             compression,
             lambda producer: producer.send_batch(topic, columns, partition=partition),
         )
+
+    def producer(self, **options: Unpack[ProducerOptions]) -> SyncProducer:
+        """A producer that gathers records of any threads into batches; a context manager.
+        `ProducerOptions` lists the options."""
+        check_options("producer", options, ProducerOptions.__annotations__)
+        opened = self._open()
+        made = opened.portal.run(lambda: opened.client.producer(**options))
+        return SyncProducer(opened.portal, made)
 
     def transactional_producer(
         self, transactional_id: str, *, timeout_ms: int = 0

@@ -37,7 +37,7 @@ class Portal:
         """Run `work()` on the loop and wait for it here; an exception here, such as
         KeyboardInterrupt, cancels it. Raises InvalidRequest if the portal is closed, belongs to
         another process, or would wait for itself."""
-        self._check()
+        self.check()
         future = asyncio.run_coroutine_threadsafe(_begin(work), self._loop)
         try:
             return future.result()
@@ -49,12 +49,23 @@ class Portal:
             future.cancel()
             raise
 
-    def _check(self) -> None:
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` on the loop. Raises as `run`, but on the loop's own thread too."""
+        self.check(waits=False)
+        self._loop.call_soon_threadsafe(callback)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be run any more."""
+        return self._closing or self._process != os.getpid()
+
+    def check(self, *, waits: bool = True) -> None:
+        """Raises InvalidRequest unless something can be run, and waited for, from this thread."""
         if self._process != os.getpid():
             raise InvalidRequest("this client was made before a fork; make one in every process")
         if self._closing or self._loop.is_closed():
             raise InvalidRequest(CLOSED)
-        if threading.current_thread() is self._thread:
+        if waits and threading.current_thread() is self._thread:
             raise InvalidRequest(
                 "a blocking call on the event loop of its own client would wait for ever; "
                 "make it in another thread, or use lakemq.Client"

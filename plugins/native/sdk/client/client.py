@@ -44,9 +44,14 @@ from lakemq.plugins.native.sdk.net.routes import Led, Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 from lakemq.plugins.native.sdk.net.tls import Tls
 from lakemq.plugins.native.sdk.producer.producer import Producer
+from lakemq.plugins.native.sdk.producer.serializing_producer import SerializingProducer
 from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions
 from lakemq.plugins.native.sdk.schedules import Schedules
 from lakemq.plugins.native.sdk.schemas import Schemas
+from lakemq.plugins.native.sdk.serializing import (
+    RecordSerializer,
+    Serializing,
+)
 from lakemq.plugins.native.sdk.transactions.staging import Staging
 from lakemq.plugins.native.sdk.transactions.transaction import TransactionalProducer
 from lakemq.plugins.native.sdk.types import ConsumerRecord, GroupDescription, TopicOffsets
@@ -206,7 +211,7 @@ class Client:
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         check_options("subscribe", options, ConsumerOptions.__annotations__)
-        made = Consumer(self.connection, names, group, **options)
+        made = Consumer(self.connection, names, group, self.schemas, **options)
         self._consumers.add(made)
         return made
 
@@ -225,7 +230,7 @@ class Client:
         """
         check_options("assign", options, AssignOptions.__annotations__)
         chosen = assigned_given(partitions)
-        made = Consumer(self.connection, (), group, assigned=chosen, **options)
+        made = Consumer(self.connection, (), group, self.schemas, assigned=chosen, **options)
         self._consumers.add(made)
         return made
 
@@ -287,14 +292,20 @@ class Client:
         batch_max_bytes: int = 1024 * 1024,
         buffer_max_bytes: int = 64 * 1024 * 1024,
         delivery_timeout_ms: int = 120_000,
+        key_serializer: Serializing | None = None,
+        value_serializer: Serializing | None = None,
     ) -> Producer:
         """An idempotent producer; use it as an async context manager. `acks` and `compression` are
-        taken by name too; acks `all`, Kafka's word, means `replicated`."""
+        taken by name too; acks `all`, Kafka's word, means `replicated`. `ProducerOptions` says what
+        the options mean."""
+        serializer = None
+        if key_serializer is not None or value_serializer is not None:
+            serializer = RecordSerializer(key_serializer, value_serializer)
         acks, compression = acks_given(acks), compression_given(compression)
         answer = await self.routes.stub("").InitProducer(
             pb.InitProducerRequest(), timeout=self.timeout_s
         )
-        made = Producer(
+        made = (Producer if serializer is None else SerializingProducer)(
             self.connection,
             answer.producer_id,
             acks=acks,
@@ -304,6 +315,8 @@ class Client:
             buffer_max_bytes=buffer_max_bytes,
             delivery_timeout_ms=delivery_timeout_ms,
         )
+        if isinstance(made, SerializingProducer) and serializer is not None:
+            made.serializer = serializer
         self._producers.add(made)
         return made
 

@@ -14,6 +14,7 @@ from lakemq.broker_core.api.types import Headers, TopicPartition
 from lakemq.plugins.native.sdk.consumer.fetching import Arrived, Reading
 from lakemq.plugins.native.sdk.consumer.positions import Span
 from lakemq.plugins.native.sdk.group.membership import Grant
+from lakemq.plugins.native.sdk.serializing import DeserializationError
 from lakemq.plugins.native.sdk.types import ConsumerRecord
 from lakemq.plugins.native.wire.filtering import RecordFilter
 
@@ -44,7 +45,14 @@ class Chunk:
 
     def take(self, count: int) -> list[ConsumerRecord]:
         """The next ones, `count` at most."""
-        return list(islice(self.rest, count))
+        taken: list[ConsumerRecord] = []
+        try:
+            taken.extend(islice(self.rest, count))
+        except DeserializationError:
+            # What came before it is handed out first; it comes again with the next call.
+            if not taken:
+                raise
+        return taken
 
     def span(self, records: Sequence[ConsumerRecord]) -> Span:
         """What `take` gave."""

@@ -26,6 +26,7 @@ from lakemq.plugins.native.sdk.consumer.fetching import FetchLoop
 from lakemq.plugins.native.sdk.consumer.options import Callback as Callback
 from lakemq.plugins.native.sdk.consumer.options import ConsumerOptions as ConsumerOptions
 from lakemq.plugins.native.sdk.consumer.options import Partitions as Partitions
+from lakemq.plugins.native.sdk.consumer.options import commit_interval
 from lakemq.plugins.native.sdk.consumer.positions import Positions, Span
 from lakemq.plugins.native.sdk.consumer.reader import RecordReader
 from lakemq.plugins.native.sdk.consumer.starts import Assigned, Start, Where, checked, starts_of
@@ -35,6 +36,8 @@ from lakemq.plugins.native.sdk.group.manual_assignment import ManualAssignment
 from lakemq.plugins.native.sdk.group.topic_pattern import TopicPattern
 from lakemq.plugins.native.sdk.group.topic_watch import watch_for_topics
 from lakemq.plugins.native.sdk.net.connection import Connection
+from lakemq.plugins.native.sdk.schemas import Schemas
+from lakemq.plugins.native.sdk.serializing import Deserializing, RecordDeserializer
 from lakemq.plugins.native.sdk.types import ConsumerRecord
 from lakemq.plugins.native.wire.filtering import RecordFilter
 
@@ -55,6 +58,7 @@ class Consumer:
         connection: Connection,
         topics: Sequence[str],
         group: str,
+        schemas: Schemas,
         *,
         assigned: Assigned | None = None,
         wanted: RecordFilter | None = None,
@@ -62,6 +66,8 @@ class Consumer:
         auto_commit: bool = False,
         auto_commit_interval_ms: int = 5000,
         on_corrupt: OnCorrupt = "skip",
+        key_deserializer: Deserializing | None = None,
+        value_deserializer: Deserializing | None = None,
         instance_id: str = "",
         session_timeout_ms: int = 10_000,
         rebalance_timeout_ms: int = 60_000,
@@ -73,11 +79,8 @@ class Consumer:
     ) -> None:
         """`assigned`: read these, without a group or as a group without members, in place of
         topics that the members of a group share."""
-        start = checked(start) if assigned is None else starts_of(assigned, checked(start))
         if assigned is None and bool(topics) == (pattern is not None):
             raise InvalidRequest("subscribe takes either topics or a pattern")
-        if auto_commit and not group:
-            raise InvalidRequest("auto_commit needs a group")
         self.group = group
         self.counters = ConsumerCounters()
         self._connection = connection
@@ -93,11 +96,9 @@ class Consumer:
             if assigned is None
             else ManualAssignment(calls, group, assigned, connection.timeout_s, changed.set)
         )  # fmt: skip
-        self._pattern: TopicPattern | None = None
-        if pattern is not None and isinstance(self._stream, GroupStream):
-            subscribe = self._stream.subscribe
-            self._pattern = TopicPattern(connection, pattern, pattern_interval_ms, subscribe)
+        self._pattern = self._pattern_of(pattern, pattern_interval_ms)
         self._membership = self._stream.membership
+        made = RecordDeserializer.given(key_deserializer, value_deserializer, schemas)
         corrupt = CorruptPolicy(on_corrupt, self.counters)
         fetch = FetchLoop(connection.routes, connection.bootstrap, wanted, corrupt)
         self._positions = positions = Positions()
@@ -106,12 +107,18 @@ class Consumer:
         )
         self._assigned = AssignedPartitions(
             connection, self._stream, fetch, positions, commits,
-            start=start, commit_interval_ms=auto_commit_interval_ms if auto_commit else None,
+            start=checked(start) if assigned is None else starts_of(assigned, checked(start)),
+            commit_interval_ms=commit_interval(group, auto_commit, auto_commit_interval_ms),
             callbacks={"assigned": on_assigned, "revoked": on_revoked, "lost": on_lost},
             changed=changed, counters=self.counters,
         )  # fmt: skip
-        self.reader = RecordReader(self._assigned, self.counters, wanted, corrupt)
+        self.reader = RecordReader(self._assigned, self.counters, wanted, corrupt, made)
         """Chunks of records, for the blocking face."""
+
+    def _pattern_of(self, pattern: str | None, interval_ms: int) -> TopicPattern | None:
+        if pattern is None or not isinstance(self._stream, GroupStream):
+            return None
+        return TopicPattern(self._connection, pattern, interval_ms, self._stream.subscribe)
 
     # -- life
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypedDict
 
+from lakemq.broker_core.api.errors import InvalidRequest
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.sdk.consumer.corrupt import OnCorrupt
 from lakemq.plugins.native.sdk.consumer.starts import Start
+from lakemq.plugins.native.sdk.serializing import Deserializing
 from lakemq.plugins.native.wire.filtering import RecordFilter
 
 Partitions = frozenset[TopicPartition]
@@ -41,6 +43,11 @@ class ConsumerOptions(TypedDict, total=False):
     later, in place of `topics`. Internal topics never match."""
     pattern_interval_ms: int
     """How often to look for topics that match (5 s by default)."""
+    key_deserializer: Deserializing
+    """Makes what the application works with of keys: a function, `json`, `string`, a class."""
+    value_deserializer: Deserializing
+    """As of keys; `schema`: what the schema registry says of each value. When a value does not fit,
+    the consumer raises DeserializationError and stays before it. Arrow tables stay as stored."""
     on_assigned: Callback
     on_revoked: Callback
     """Before partitions are given up: `commit` still works."""
@@ -57,3 +64,12 @@ class AssignOptions(TypedDict, total=False):
     """As of `subscribe`; needs a group."""
     auto_commit_interval_ms: int
     on_corrupt: OnCorrupt
+    key_deserializer: Deserializing
+    value_deserializer: Deserializing
+
+
+def commit_interval(group: str, auto_commit: bool, interval_ms: int) -> int | None:
+    """Milliseconds between automatic commits; None: there are none. Raises InvalidRequest."""
+    if auto_commit and not group:
+        raise InvalidRequest("auto_commit needs a group")
+    return interval_ms if auto_commit else None

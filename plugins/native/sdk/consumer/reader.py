@@ -15,6 +15,7 @@ from lakemq.plugins.native.sdk.consumer.counters import ConsumerCounters
 from lakemq.plugins.native.sdk.consumer.fetching import Arrived
 from lakemq.plugins.native.sdk.consumer.positions import Span
 from lakemq.plugins.native.sdk.group.group_stream import now_ms
+from lakemq.plugins.native.sdk.serializing import Deserialized, RecordDeserializer
 from lakemq.plugins.native.sdk.types import ConsumerRecord
 from lakemq.plugins.native.wire.filtering import RecordFilter
 
@@ -31,11 +32,13 @@ class RecordReader:
         counters: ConsumerCounters,
         wanted: RecordFilter | None,
         corrupt: CorruptPolicy,
+        deserializer: RecordDeserializer | None,
     ) -> None:
         self.stopped = False
         self.wanted, self.corrupt, self.counters = wanted, corrupt, counters
         self._assigned, self._fetch = assigned, assigned.fetch
         self._membership, self._positions = assigned.membership, assigned.positions
+        self._deserializer = deserializer
         self._chunk: Chunk | None = None
         """Partly handed out."""
         self._lost_some = False
@@ -65,7 +68,7 @@ class RecordReader:
                 return self._chunk
             self._chunk = None
             arrived = await self.arrived(until - monotonic())
-            if arrived is not None and (chunk := self._opened(arrived)):
+            if arrived is not None and (chunk := await self._prepared(arrived)):
                 self._chunk = chunk
                 return chunk
             if monotonic() >= until:
@@ -193,7 +196,8 @@ class RecordReader:
 
     def _chunk_now(self) -> Chunk | None:
         """The next chunk, if it has arrived and may be handed out."""
-        if self._held_over is not None:
+        asks = self._deserializer is not None and self._deserializer.asks
+        if asks or self._held_over is not None:
             return None
         while not self._fetch.arrived.empty():
             arrived = self._fetch.arrived.get_nowait()
@@ -239,6 +243,16 @@ class RecordReader:
             async with asyncio.timeout(_WAIT_S):
                 await self._assigned.changed.wait()
 
+    async def _prepared(self, arrived: Arrived) -> Chunk | None:
+        chunk = self._opened(arrived)
+        if chunk is not None and isinstance(chunk.rest, Deserialized):
+            try:
+                await chunk.rest.prepare()
+            except BaseException:  # cancelled, or the registry does not answer
+                self.put_back()
+                raise
+        return chunk
+
     def _opened(self, arrived: Arrived) -> Chunk | None:
         place, positions = arrived.place, self._positions
         first = positions.next_of(place)
@@ -255,6 +269,11 @@ class RecordReader:
             positions.at[place] = end
             return None
         self.counters.records += len(records)
+        rest = (
+            iter(records)
+            if self._deserializer is None
+            else Deserialized(records, self._deserializer)
+        )
         positions.last = Span(place, records[-1].offset, end)
         grant = self._membership.held[place]
-        return Chunk(place, grant, arrived.reading, iter(records), end)
+        return Chunk(place, grant, arrived.reading, rest, end)

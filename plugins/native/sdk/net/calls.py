@@ -13,7 +13,7 @@ from lakemq.broker_core.api.types import Columns, TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
 from lakemq.plugins.native.sdk.arguments import Config, config_given, count_given
-from lakemq.plugins.native.sdk.producer.checking import check_columns, check_record
+from lakemq.plugins.native.sdk.producer.checking import check_columns, checked_record
 from lakemq.plugins.native.sdk.tracing import current_headers, is_traced, with_headers
 from lakemq.plugins.native.sdk.types import (
     GroupDescription,
@@ -238,16 +238,19 @@ def columns_given(records: Columns | Sequence[NewRecord], now_ms: int) -> Column
     if isinstance(records, Columns):
         check_columns(records)
         return records
+    rows = [checked_record(record) for record in rows_given(records)]
+    if is_traced() and (added := current_headers()):
+        rows = [with_headers(record, added) for record in rows]
+    return columns_of(rows, now_ms)
+
+
+def rows_given(records: object) -> Iterable[NewRecord]:
+    """What a caller wants to send, row by row. Raises InvalidRequest."""
     if isinstance(records, str | bytes | Mapping) or not isinstance(records, Iterable):
         raise InvalidRequest(
             f"records is of type {type(records).__name__}; it takes a list of NewRecord, or Columns"
         )
-    records = list(records)
-    for record in records:
-        check_record(record)
-    if is_traced() and (added := current_headers()):
-        records = [with_headers(record, added) for record in records]
-    return columns_of(records, now_ms)
+    return records
 
 
 def columns_of(records: Sequence[NewRecord], now_ms: int) -> Columns:

@@ -13,6 +13,7 @@ from lakemq.broker_core.api.records.batch import (
     encode,
 )
 from lakemq.broker_core.api.types import Columns, Compression
+from lakemq.plugins.native.sdk.arguments import moment_ms
 from lakemq.plugins.native.sdk.types import NewRecord
 
 _PLAIN: Final = frozenset((bytes, type(None)))
@@ -21,8 +22,9 @@ _REFUSED: Final = (TypeError, ValueError, AttributeError, struct.error, Overflow
 """What encoding raises for values that are not of the types that the signatures name."""
 
 
-def check_record(record: NewRecord) -> None:
-    """Raises InvalidRequest, naming the field that no record can hold."""
+def checked_record(record: NewRecord) -> NewRecord:
+    """The record, its time in milliseconds. Raises InvalidRequest, naming the field that no record
+    can hold."""
     if type(record) is not NewRecord:
         _check_shape(record)
     value, key, headers, timestamp_ms = record
@@ -33,8 +35,10 @@ def check_record(record: NewRecord) -> None:
         _check_bytes("key", key)
     if headers:
         _check_headers(headers)
-    if timestamp_ms is not None and not isinstance(timestamp_ms, int):
-        raise InvalidRequest(f"timestamp_ms is {_kind(timestamp_ms)}; it takes a whole number")
+    if timestamp_ms is not None and type(timestamp_ms) is not int:
+        moment = moment_ms("timestamp_ms", timestamp_ms)
+        return NewRecord(value, key, headers, moment)
+    return record
 
 
 def _check_shape(record: object) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -24,7 +25,7 @@ from lakemq.plugins.native.sdk.net.errors import error_of
 from lakemq.plugins.native.sdk.net.retrying import now_ms, retrying
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 from lakemq.plugins.native.sdk.producer.accumulator import cut
-from lakemq.plugins.native.sdk.producer.checking import check_record
+from lakemq.plugins.native.sdk.producer.checking import checked_record
 from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner
 from lakemq.plugins.native.sdk.tracing import current_headers, is_traced, with_headers
 from lakemq.plugins.native.sdk.transactions.staged_batches import OutgoingStaged, StagedBatches
@@ -302,12 +303,11 @@ class StagedWriter:
         *,
         key: bytes | None = None,
         headers: Headers = (),
-        timestamp_ms: int | None = None,
+        timestamp_ms: int | datetime | None = None,
         partition: int | None = None,
     ) -> None:
         """Take one record. Waits while the buffer is full."""
-        record = NewRecord(value, key, headers, timestamp_ms)
-        check_record(record)
+        record = checked_record(NewRecord(value, key, headers, timestamp_ms))
         if self._traced:
             record = with_headers(record, current_headers())
         count = self._partition_counts.get(topic) or await self._partitions_of(topic)

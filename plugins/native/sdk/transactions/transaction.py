@@ -5,6 +5,7 @@ take effect together, once, or not at all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -144,7 +145,7 @@ class Transaction:
         *,
         key: bytes | None = None,
         headers: Headers = (),
-        timestamp_ms: int | None = None,
+        timestamp_ms: int | datetime | None = None,
         partition: int | None = None,
     ) -> None:
         """Take one record. Waits while the buffer is full."""
