@@ -7,6 +7,7 @@ from typing import Final
 
 from lakemq.broker_core.api.cluster.channels import Peer
 from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.types import CommittedBatch
 from lakemq.plugins.mqtt.interest.others import OthersInterest
 from lakemq.plugins.mqtt.state.records import RecordReader
@@ -49,18 +50,12 @@ class InterestFilter:
         return names is None or self._others.wants(peer, number, names)
 
     def _names_of(self, batch: CommittedBatch) -> Names:
-        found: set[str] = set()
-        unreadable = self._reader.unreadable
         try:
-            for message, meta in self._reader.read(batch):
-                # The node may have to retain it, or to note that it is stored.
-                if message.retain or meta.marked:
-                    return None
-                found.add(message.topic)
-                if len(found) > _NAMES_MAX:
-                    return None
+            found = self._reader.names(RecordBatch(batch.data))
         except LakeMQError:
             return None  # who reads it reports it
-        finally:
-            self._reader.unreadable = unreadable  # nor is it counted here
+        # None: the node may have to retain a record, or to note that it is stored.
+        if found is None or len(found) > _NAMES_MAX:
+            return None
+        found.discard("")
         return frozenset(found)

@@ -195,8 +195,9 @@ _Row = tuple[int, bytes | None, bytes | None, bytes, int]
 """Offset, key, value, encoded headers and timestamp of a record."""
 
 
-def _rows(batch: CommittedBatch) -> Iterable[_Row]:
-    """The user records of a batch. CorruptBatch when it is broken inside."""
+def _rows(batch: CommittedBatch, opened: RecordBatch | None) -> Iterable[_Row]:
+    """The user records of a batch, `opened` if it is by now. CorruptBatch when it is broken
+    inside."""
     if batch.columns is not None:
         values, keys, headers, times = batch.columns
         count, base = len(values), batch.base_offset
@@ -209,7 +210,7 @@ def _rows(batch: CommittedBatch) -> Iterable[_Row]:
             times,
             strict=True,
         )
-    opened = RecordBatch(batch.data)
+    opened = opened or RecordBatch(batch.data)
     if opened.header.attributes & CONTROL:
         return ()
     return zip(
@@ -238,15 +239,19 @@ class RecordReader:
         return (message for message, _ in self.read(batch))
 
     def read(
-        self, batch: CommittedBatch, heard: Callable[[str], bool] | None = None
+        self,
+        batch: CommittedBatch,
+        heard: Callable[[str], bool] | None = None,
+        opened: RecordBatch | None = None,
     ) -> Iterator[tuple[Message, Meta]]:
         """Every record's message and what its headers say. CorruptBatch when the batch is broken.
+        `opened`: the same batch, if it is open by now.
 
         `heard`: leaves records out whose topic name is not, unless they matter otherwise (retained,
         QoS 2).
         """
         parsed, names = self._parsed.get, self._names
-        for offset, key, value, headers, timestamp_ms in _rows(batch):
+        for offset, key, value, headers, timestamp_ms in _rows(batch, opened):
             try:
                 meta = parsed(headers) or self._parse(headers)
                 topic = meta.topic
@@ -277,6 +282,32 @@ class RecordReader:
             if meta.owner is not None:
                 message = message.owned_by(meta.owner)
             yield message, meta
+
+    def names(self, opened: RecordBatch) -> set[str] | None:
+        """Topic names of the records of a stored batch, and perhaps more; empty for a record that
+        cannot be read. None: a record matters otherwise, too (retained, QoS 2). Costs a fraction of
+        `read`, as keys and headers repeat. CorruptBatch when the batch is broken."""
+        found: set[str] = set()
+        if opened.header.attributes & CONTROL:
+            return found
+        keyed = False
+        for headers in set(opened.encoded_headers()):
+            try:
+                meta = self._parsed.get(headers) or self._parse(headers)
+                if meta.retain or meta.marked:
+                    return None
+                if meta.topic is None:
+                    keyed = True
+                else:
+                    found.add(self._names.check(meta.topic))
+            except (MqttError, LakeMQError):
+                found.add("")
+        for key in set(opened.keys()) if keyed else ():
+            try:
+                found.add(self._names[key or b""])
+            except MqttError:
+                found.add("")
+        return found
 
     def _parse(self, headers: bytes) -> Meta:
         meta = parse_headers(decode_headers(headers))
