@@ -153,7 +153,14 @@ class SessionOwner:
             return connections
         again: list[Connection] = []
         for start in range(0, len(connections), frames.ROWS_MAX):
-            some = connections[start : start + frames.ROWS_MAX]
+            # Some may have ended while others were claimed, or while this waited.
+            some = [
+                one
+                for one in connections[start : start + frames.ROWS_MAX]
+                if not self._is_over(one)
+            ]
+            if not some:
+                continue
             claims = [self._claim_of(one) for one in some]
             try:
                 asked = frames.claims_bytes(claims)
