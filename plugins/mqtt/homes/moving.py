@@ -16,6 +16,7 @@ from lakemq.plugins.mqtt.routing.replay import held_places, restored
 from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
 from lakemq.plugins.mqtt.state.sessions import Positions, Session
 from lakemq.plugins.mqtt.state.snapshots import SessionState, session_bytes
+from lakemq.plugins.mqtt.wire.messages import Place
 from lakemq.plugins.mqtt.wire.reasons import Reason
 
 PAGE_ROWS = 2048
@@ -53,7 +54,7 @@ def part(hub: Hub, asked: Asked, now_ms: int) -> Session | None:
 def is_settled(session: Session) -> bool:
     """Whether no QoS 2 publish of the session is being stored: where it lies is part of what is
     handed over."""
-    return None not in session.incoming.values()
+    return all(isinstance(one, Place) for one in session.incoming.values())
 
 
 def hand_over(hub: Hub, asked: Asked, session: Session | None) -> bytes | None:

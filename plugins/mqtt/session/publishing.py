@@ -249,7 +249,7 @@ def _begin(connection: Connection, packet: Publish) -> bool:
     assert session is not None
     if packet.qos == 2 and packet.packet_id in session.incoming:
         # [MQTT-4.3.3-10]: answered again when it is stored, not taken again
-        if session.incoming[packet.packet_id] is not None:
+        if isinstance(session.incoming[packet.packet_id], Place):
             connection.write(PUBREC + packet.packet_id.to_bytes(2, "big"))
         return False
     inflow = connection.inflow
@@ -269,7 +269,7 @@ def _begin(connection: Connection, packet: Publish) -> bool:
             Reason.RECEIVE_MAXIMUM_EXCEEDED,
         )
     if packet.qos == 2:
-        session.incoming[packet.packet_id] = None
+        session.incoming[packet.packet_id] = connection
     return True
 
 
@@ -330,8 +330,8 @@ def _acknowledge(
         return
     session = connection.session
     assert session is not None
-    released = place.offset < session.released.get(place[:2], 0)
-    if released and session.incoming.get(packet_id) != place:
+    known = session.incoming.get(packet_id, place if place == NOWHERE else None)
+    if known is not connection and known != place:
         # Its record came here before this answer, so that the client has had PUBREC, and has
         # answered; the identifier may be another publish's by now.
         return
@@ -380,8 +380,12 @@ def settled(
     connection.inflow.qos_1 -= qos == 1
     session = connection.session
     if qos == 2 and session is not None and not isinstance(outcome, Place):
-        # Its record has come here, though the answer says that it may not be stored.
-        outcome = session.incoming.get(packet_id) or outcome
+        known = session.incoming.get(packet_id)
+        if isinstance(known, Place):
+            # Its record has come here, though the answer says that it may not be stored.
+            outcome = known
+        elif known is not connection:
+            return  # the identifier is another publish's by now
     if isinstance(outcome, Place):
         if qos == 2 or (qos and live):
             _acknowledge(connection, packet_id, qos, outcome, now_ms)
@@ -458,12 +462,12 @@ def _release(connection: Connection, packet_id: int, now_ms: int) -> None:
     if packet_id not in session.incoming and connection.version == V5:
         _say(connection, PacketType.PUBCOMP, packet_id)
         return
-    if session.incoming.get(packet_id, NOWHERE) is None:
+    if not isinstance(session.incoming.get(packet_id, NOWHERE), Place):
         raise ProtocolError("PUBREL came before PUBREC was sent")
     # `released` outlives the identifier: after a crash records are read again that the session had
     # seen, and those below it are not taken for unreleased ones (`Hub.note_stored`).
     place = session.incoming.pop(packet_id, None)
-    if place is not None:
+    if isinstance(place, Place):
         behind = max(place.offset + 1, session.released.get(place[:2], 0))
         session.released[place.topic, place.partition] = behind
     connection.inflow.qos_2.discard(packet_id)

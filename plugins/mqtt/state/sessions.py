@@ -153,9 +153,9 @@ class Session:
         self.on_missing: Callable[[Session], None] = _nothing
         """Called when messages must be loaded before the next can be sent."""
         self.outbound = Outbound(self, limits)
-        self.incoming: dict[int, Place | None] = {}
+        self.incoming: dict[int, Place | Peer] = {}
         """QoS 2 publishes that came and were not released: packet identifier -> where it is
-        stored; None: it is being stored."""
+        stored; while it is being stored, the connection on which it came."""
         self.released: dict[tuple[str, int], int] = {}
         """(topic, partition) -> offset behind the last QoS 2 publish that was released."""
         self.will: Will | None = None

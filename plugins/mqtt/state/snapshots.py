@@ -192,9 +192,9 @@ def session_bytes(session: Session, positions: Positions) -> bytes:
         "in": [
             (packet_id, list(place))
             for packet_id, place in session.incoming.items()
-            # None is being stored: its record, if there will be one, tells its session after a
-            # crash (`Hub.note_stored`).
-            if place is not None
+            # Of one that is being stored the record, if there will be one, tells its session
+            # after a crash (`Hub.note_stored`).
+            if isinstance(place, Place)
         ],
         "rel": _positions_value(session.released),
         "out": inflight,

@@ -78,6 +78,48 @@ def test_an_answer_behind_pubrel_keeps_no_identifier() -> None:
     assert [one.payload for one in bench.messages.values()] == [b"1", b"2"]
 
 
+def test_an_answer_behind_the_release_of_another_publish_is_given() -> None:
+    """Answers of one partition may come in another order than its records lie."""
+    bench = Late()
+    device = bench.device()
+    device.send(publish(b"1"))
+    (first,) = bench.hub.outbox.appends.take()
+    device.send(Publish("a", b"2", 2, False, False, 8))
+    (second,) = bench.hub.outbox.appends.take()
+    bench.answer(second, 1)
+    assert kinds(device) == [(PUBREC, 0)]
+    device.send(Acknowledgement(PUBREL, 8))
+    bench.settle()
+    assert kinds(device) == [(PUBCOMP, 0)]
+    # Also where the client has connected again and sent it again meanwhile.
+    device.lose()
+    device = bench.device()
+    device.send(publish(b"1", dup=True))
+    assert kinds(device) == []
+    bench.answer(first, 0)
+    assert kinds(device) == [(PUBREC, 0)]
+
+
+def test_a_late_failure_ends_no_other_publish() -> None:
+    bench = Late()
+    device = bench.device()
+    device.send(publish(b"1"))
+    first = bench.hear()
+    device.lose()
+    device = bench.device()
+    device.send(publish(b"1", dup=True))
+    device.send(Acknowledgement(PUBREL, 7))
+    bench.settle()
+    device.received()
+    device.send(publish(b"2"))
+    second = bench.hear()
+    first.fail(OutcomeUnknown("no answer"), bench.now_ms)
+    device.send(publish(b"2", dup=True))
+    assert not bench.hub.outbox.appends.take(), "it is being stored"
+    bench.answer(second, 1)
+    assert (PUBREC, 0) in kinds(device)
+
+
 def test_a_record_that_came_says_more_than_a_failure() -> None:
     bench = Late()
     device = bench.device()
