@@ -12,7 +12,8 @@ class Paho(paho.Client):
     broker that is another message (seen in paho-mqtt 2.1). This one does not forget."""
 
     def _messages_reconnect_reset_out(self) -> None:
-        for message in self._out_messages.values():
-            if message.state is MessageState.MQTT_MS_RESEND_PUBREL:
-                message.state = MessageState.MQTT_MS_WAIT_FOR_PUBCOMP
-        super()._messages_reconnect_reset_out()
+        with self._out_message_mutex:
+            for message in self._out_messages.values():
+                if message.state is MessageState.MQTT_MS_RESEND_PUBREL:
+                    message.state = MessageState.MQTT_MS_WAIT_FOR_PUBCOMP
+            super()._messages_reconnect_reset_out()

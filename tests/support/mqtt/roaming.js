@@ -1,8 +1,9 @@
 // A client of mqtt.js that comes to one of several nodes at random, each time that it connects.
 //   node roaming.js CLIENT-ID PORT,PORT,...
 // Reads commands from stdin and writes what happens to stdout, one JSON array a line:
-//   ["subscribe", filter, qos]  ["publish", topic, payload, qos]  ["cut"]  ["end"]
+//   ["subscribe", filter, qos]  ["publish", topic, payload, qos]  ["waiting"]  ["cut"]  ["end"]
 //   ["connects"]  ["subscribed"]  ["message", topic, payload]  ["acknowledged"]
+//   ["waiting", text]
 const net = require("net");
 const mqtt = require("mqtt");
 
@@ -15,7 +16,7 @@ const toAnyNode = () => {
 };
 const client = new mqtt.MqttClient(toAnyNode, {
   clientId, protocolVersion: 5, clean: false, properties: {sessionExpiryInterval: 3600},
-  keepalive: 5, reconnectPeriod: 50, connectTimeout: 5000, resubscribe: false,
+  keepalive: 8, reconnectPeriod: 50, connectTimeout: 5000, resubscribe: false,
 });
 client.on("error", () => {});  // it connects again
 client.on("message", (topic, payload) => tell("message", topic, payload.toString()));
@@ -35,6 +36,10 @@ const publish = (topic, payload, qos) =>
 const commands = {
   subscribe,
   publish,
+  waiting: () => tell("waiting", JSON.stringify({
+    connected: client.connected, reconnecting: client.reconnecting, queued: client.queue.length,
+    unanswered: Object.keys(client.outgoing).slice(0, 5), total: Object.keys(client.outgoing).length,
+  })),
   cut: () => client.stream.destroy(),
   end: () => client.end(false, {}, () => process.exit(0)),
 };

@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import os
+import queue
 import random
 import socket
 import subprocess
@@ -24,7 +25,7 @@ import pytest
 from tests.support.mqtt.faithful_paho import Paho
 
 HOST = "127.0.0.1"
-KEEPALIVE_S = 5
+KEEPALIVE_S = 8
 EXPIRY_S = 3600
 _quiet = logging.getLogger("tests.quiet")
 _quiet.setLevel(logging.CRITICAL)  # aiomqtt warns of each publish that waits while it is away
@@ -54,6 +55,10 @@ class Roaming:
 
     def cut(self) -> None:
         """Break the connection; the library makes another one."""
+        raise NotImplementedError
+
+    def waiting(self) -> str:
+        """What it waits for, when a test has waited in vain."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -90,6 +95,11 @@ class _AnyNode(Paho):
     def _do_on_publish(self, *answer: Any) -> paho.MQTTErrorCode:
         self.owner.acknowledged += 1
         return super()._do_on_publish(*answer)
+
+    def waiting(self) -> str:
+        found = list(self._out_messages.values())
+        first = [(each.mid, each.qos, each.state.name, each.payload) for each in found[:5]]
+        return f"{len(found)} unanswered, connected: {self.is_connected()}; {first}"
 
     def cut(self) -> None:
         found = self.socket()
@@ -131,6 +141,9 @@ class RoamingPaho(Roaming):
 
     def publish(self, topic: str, payload: str, qos: int, *, retain: bool = False) -> None:
         self._client.publish(topic, payload, qos, retain)
+
+    def waiting(self) -> str:
+        return self._client.waiting()
 
     def cut(self) -> None:
         self._client.cut()
@@ -212,6 +225,10 @@ class RoamingAiomqtt(Roaming):
         with suppress(aiomqtt.MqttError):
             await self._client.publish(topic, payload, qos, timeout=float("inf"))
 
+    def waiting(self) -> str:
+        assert isinstance(self._paho, _AnyNode)
+        return self._paho.waiting()
+
     def cut(self) -> None:
         assert isinstance(self._paho, _AnyNode)
         self._loop.call_soon_threadsafe(self._paho.cut)
@@ -227,6 +244,7 @@ class RoamingMqttJs(Roaming):
     def __init__(self, name: str, ports: Sequence[int], folder: Path) -> None:
         """`folder`: where npm has installed it."""
         super().__init__(name)
+        self._waiting: queue.Queue[str] = queue.Queue()
         self._process = subprocess.Popen(
             ["node", str(_SCRIPT), name, ",".join(map(str, ports))],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
@@ -247,6 +265,8 @@ class RoamingMqttJs(Roaming):
                     self.connections += 1
                 case ["subscribed"]:
                     self.subscribed.set()
+                case ["waiting", text]:
+                    self._waiting.put(text)
 
     def _tell(self, *command: object) -> None:
         assert self._process.stdin is not None
@@ -258,6 +278,10 @@ class RoamingMqttJs(Roaming):
 
     def publish(self, topic: str, payload: str, qos: int) -> None:
         self._tell("publish", topic, payload, qos)
+
+    def waiting(self) -> str:
+        self._tell("waiting")
+        return self._waiting.get(timeout=10)
 
     def cut(self) -> None:
         self._tell("cut")

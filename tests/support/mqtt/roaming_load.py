@@ -14,6 +14,8 @@ from tests.support.mqtt.roaming import Roaming
 WAIT_S = 120
 LAST = "last"
 GAP_S = 0.01
+UNANSWERED_MAX = 300
+"""Publishes of one client, before none sends any more."""
 
 
 class Publishers:
@@ -31,6 +33,8 @@ class Publishers:
 
     def _publish(self) -> None:
         while not self._stopping.wait(GAP_S):
+            if self.sent - min(each.acknowledged for each in self.clients) > UNANSWERED_MAX:
+                continue
             number, qos = self.sent // 2, 1 + self.sent % 2
             for client in self.clients:
                 client.publish(self.name(client, qos), str(number), qos)
@@ -43,10 +47,7 @@ class Publishers:
     def _until(self, goal: int) -> None:
         deadline = time.monotonic() + WAIT_S
         while min(each.acknowledged for each in self.clients) < goal:
-            told = ", ".join(f"{each.name} {each.acknowledged}" for each in self.clients)
-            assert time.monotonic() < deadline, (
-                f"{self.sent} of each are sent, acknowledged: {told}"
-            )
+            assert time.monotonic() < deadline, f"{self.sent} of each are sent; {self.waiting()}"
             time.sleep(0.05)
 
     def stop(self) -> None:
@@ -56,6 +57,13 @@ class Publishers:
         for client, qos in itertools.product(self.clients, (1, 2)):
             client.publish(self.name(client, qos), LAST, qos)
         self._until(self.sent + 2)
+
+    def waiting(self) -> str:
+        """What each of them waits for."""
+        return "; ".join(
+            f"{each.name} has {each.acknowledged} answers: {each.waiting()}"
+            for each in self.clients
+        )
 
     def name(self, client: Roaming, qos: int) -> str:
         """Of the topic to which it publishes at that QoS."""
