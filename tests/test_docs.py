@@ -25,6 +25,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").r
 RUNNABLE = (
     "README.md",
     "docs/index.md",
+    "docs/mqtt.md",
     "docs/sdk.md",
     "docs/plugins.md",
     "docs/plugin-testing.md",
@@ -48,9 +49,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 def test_python_runs(name: str, node: NodeProcess, tmp_path: Path) -> None:
     script = "\n".join(blocks(ROOT / name, "python"))
     assert script
-    script = script.replace("127.0.0.1:9700", node.native).replace(
-        "rooms", f"rooms-{tmp_path.name}"
-    )
+    for shown, real in (
+        ("127.0.0.1:9700", node.native),
+        ("127.0.0.1:1883", node.addresses["mqtt"]),
+        ("rooms", f"rooms-{tmp_path.name}"),
+    ):
+        script = script.replace(shown, real)
     file = tmp_path / "page.py"
     file.write_text(script)
     run = subprocess.run(
