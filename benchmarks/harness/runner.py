@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +25,8 @@ def started(
     """The sides that could be started; why the others could not is put into `missing`."""
     found = {}
     for side in sides:
-        home = Path(tempfile.mkdtemp(dir=folder, prefix=f"{side.name.replace(' ', '-')}-"))
+        plain = re.sub(r"[^A-Za-z]+", "-", side.name)  # Kafka takes a comma for a list of folders
+        home = Path(tempfile.mkdtemp(dir=folder, prefix=f"{plain}-"))
         try:
             found[side.name] = stack.enter_context(side.start(home))
         except Missing as error:

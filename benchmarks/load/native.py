@@ -103,19 +103,22 @@ class LakeMQ:
         """Python records, one by one, from the beginning."""
         await self._filled("single", int(seconds * 600_000))
         began, count, end = time.perf_counter(), 0, time.perf_counter() + seconds
-        async for _ in self._client.consume("single"):
-            count += 1
-            if not count % FEW and time.perf_counter() > end:
-                break
+        async with contextlib.aclosing(self._client.consume("single")) as records:
+            async for _ in records:
+                count += 1
+                if not count % FEW and time.perf_counter() > end:
+                    break
         return counted(count, began)
 
     async def read_arrow(self, seconds: float) -> Sample:
         await self._filled("bulk", int(seconds * 3_000_000))
         began, count = time.perf_counter(), 0
-        async for batch in self._client.fetch_batches("bulk", 0, 0):
-            count += self._sdk.to_arrow(batch, columns=("offset", "timestamp", "value")).num_rows
-            if time.perf_counter() > began + seconds:
-                break
+        columns = ("offset", "timestamp", "value")
+        async with contextlib.aclosing(self._client.fetch_batches("bulk", 0, 0)) as batches:
+            async for batch in batches:
+                count += self._sdk.to_arrow(batch, columns=columns).num_rows
+                if time.perf_counter() > began + seconds:
+                    break
         return counted(count, began)
 
     async def read_group(self, seconds: float) -> Sample:

@@ -111,9 +111,10 @@ async def backlog(address: str, count: int) -> Sample:
     async with lakemq.Client(address) as reader:
         await filled(reader, "grown", 1, count)
         began, seen, first = time.perf_counter(), 0, 0.0
-        async for batch in reader.fetch_batches("grown", 0, 0):
-            first = first or time.perf_counter() - began
-            seen += lakemq.to_arrow(batch, columns=("offset", "value")).num_rows
-            if seen >= FETCHED:
-                break
+        async with contextlib.aclosing(reader.fetch_batches("grown", 0, 0)) as batches:
+            async for batch in batches:
+                first = first or time.perf_counter() - began
+                seen += lakemq.to_arrow(batch, columns=("offset", "value")).num_rows
+                if seen >= FETCHED:
+                    break
     return {**counted(seen, began), "first_s": first}
