@@ -18,7 +18,7 @@ endef
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench bench-full bench-compare bench-peers profile soak bench-cluster bench-spark-kafka docs dist clean fuzz mutants test-core lint dashboard-assets screenshots
+.PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench bench-full bench-compare bench-peers profile soak bench-cluster docs dist clean fuzz mutants test-core lint dashboard-assets screenshots
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -126,9 +126,6 @@ soak: $(READY)  ## mixed load with clients that come and go for HOURS=1: memory,
 bench-cluster: java $(READY)  ## three nodes beside three of Kafka: replicated throughput, latency, failover
 	-$(BIN)/python -m pip install -q -c constraints.txt --editable '.[bench]'
 	$(BIN)/python -m benchmarks.cluster
-
-bench-spark-kafka: java $(READY)  ## Spark reads from LakeMQ beside Spark-Kafka from Kafka (both fetched through Maven)
-	$(BIN)/python -m benchmarks.spark_kafka
 
 docs: $(READY)  ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build

@@ -127,6 +127,8 @@ class Growth:
     measure: Callable[[Running, float, float], Sample]
     """(side, size, seconds) -> sample."""
     seconds: float = 2.0
+    sides_at: Callable[[float], Sequence[Side]] | None = None
+    """The same sides for a size that is a setting of theirs."""
 
 
 @dataclass

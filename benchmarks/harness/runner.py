@@ -108,7 +108,8 @@ def run_growth(growth: Growth, scale: float, folder: Path, tell: Tell) -> Curve:
     seconds = growth.seconds * scale
     for number, size in enumerate(growth.sizes):
         with contextlib.ExitStack() as stack:
-            able = [side for side in growth.sides if side.name not in curve.missing]
+            declared = growth.sides_at(size) if growth.sides_at else growth.sides
+            able = [side for side in declared if side.name not in curve.missing]
             sides = started(able, folder, stack, curve.missing)
             for name in turns(list(sides), number):
                 sample = measured(

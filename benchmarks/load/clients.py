@@ -24,12 +24,13 @@ from benchmarks.load.packets import (
 )
 from benchmarks.sides.lakemq import raise_file_limit
 
-AT_ONCE = 200
+AT_ONCE = 50
+"""Fewer than any broker lets wait to be accepted: a refused one would try again after a second."""
 PER_ADDRESS = 20_000
 
 
 def open_idle(port: int, count: int, prefix: str, pipe: Pipe) -> None:
-    """Connect `count` clients, 200 at a time, and hold them until told to end."""
+    """Connect `count` clients, 50 at a time, and hold them until told to end."""
     raise_file_limit()
     pipe.send("ready")
     pipe.recv()

@@ -48,7 +48,7 @@ def matched(count: int) -> Sample:
         index.add(Subscription(sessions[number % 100], Address(text), 1, 0))
     added = time.process_time() - began
     each = (rss_mb([pid], peak=False) - before) * 1e6 / 1024 / count
-    names = [f"site/{n * 7 % max(1, count // 4)}/line/temperature" for n in range(MATCHES)]
+    names = [f"site/{n * 7 % max(1, count // 4)}/{n}/temperature" for n in range(MATCHES)]
     began = time.process_time()
     for name in names:
         index.match(name)
@@ -57,11 +57,24 @@ def matched(count: int) -> Sample:
 
 
 @contextlib.contextmanager
-def client(address: str) -> Iterator[Callable[[str, int, float], Sample]]:
-    """Answers (`consumers`, `groups` or `backlog`, how many, seconds)."""
+def client(address: str) -> Iterator[Callable[[str, int], Sample]]:
+    """Answers (`consumers`, `groups` or `backlog`, how many): first `fill` and one of them."""
     with asyncio.Runner(loop_factory=loop_factory("auto")) as runner:
         loads = {"consumers": consumers, "groups": groups, "backlog": backlog}
-        yield lambda kind, count, _seconds: runner.run(loads[kind](address, count))
+        fills = {
+            "fill consumers": lambda _count: (PARTITIONS, RECORDS),
+            "fill groups": lambda count: (1, RECORDS // count),
+            "fill backlog": lambda count: (1, count),
+        }
+
+        async def answer(kind: str, count: int) -> Sample:
+            if kind not in fills:
+                return await loads[kind](address, count)
+            async with lakemq.Client(address) as own:
+                await filled(own, "grown", *fills[kind](count))
+            return {}
+
+        yield lambda kind, count: runner.run(answer(kind, count))
 
 
 async def filled(reader: Any, topic: str, partitions: int, records: int) -> None:
@@ -76,40 +89,38 @@ async def filled(reader: Any, topic: str, partitions: int, records: int) -> None
             await asyncio.gather(*some)
 
 
-async def read_some(address: str, topic: str, group: str, seen: list[int], wanted: int) -> None:
-    """A consumer of a group that reads until all of `wanted` were seen by somebody."""
-    async with lakemq.Client(address) as own, own.subscribe(topic, group=group) as consumer:
-        records = aiter(consumer)
-        while sum(seen) < wanted:
-            try:
-                await asyncio.wait_for(anext(records), 0.5)
-            except TimeoutError:
-                continue
+async def read_some(address: str, group: str, seen: list[int], wanted: int) -> None:
+    """A consumer of a group that reads until the group has seen so many."""
+    async with lakemq.Client(address) as own, own.subscribe("grown", group=group) as consumer:
+        async for _ in consumer:
             seen[0] += 1
+            if seen[0] >= wanted:
+                return
 
 
 async def consumers(address: str, count: int) -> Sample:
-    async with lakemq.Client(address) as reader:
-        await filled(reader, "grown", PARTITIONS, RECORDS * 3 // 2)
     began, seen = time.perf_counter(), [0]
-    await asyncio.gather(*(read_some(address, "grown", "one", seen, RECORDS) for _ in range(count)))
-    return counted(seen[0], began)
+    tasks = [
+        asyncio.create_task(read_some(address, "one", seen, RECORDS * 9 // 10))
+        for _ in range(count)
+    ]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    sample = counted(seen[0], began)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return sample
 
 
 async def groups(address: str, count: int) -> Sample:
-    each = max(BLOCK, RECORDS // count)
-    async with lakemq.Client(address) as reader:
-        await filled(reader, "grown", 1, each)
+    each = RECORDS // count
     began, seen = time.perf_counter(), [[0] for _ in range(count)]
-    await asyncio.gather(
-        *(read_some(address, "grown", f"g{n}", seen[n], each) for n in range(count))
-    )
+    await asyncio.gather(*(read_some(address, f"g{n}", seen[n], each) for n in range(count)))
     return counted(sum(found[0] for found in seen), began)
 
 
-async def backlog(address: str, count: int) -> Sample:
+async def backlog(address: str, _count: int) -> Sample:
     async with lakemq.Client(address) as reader:
-        await filled(reader, "grown", 1, count)
         began, seen, first = time.perf_counter(), 0, 0.0
         async with contextlib.aclosing(reader.fetch_batches("grown", 0, 0)) as batches:
             async for batch in batches:

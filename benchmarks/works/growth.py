@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import lakemq as sdk
 from benchmarks.harness.declare import Growth, Running, Sample, Side
 from benchmarks.harness.processes import cpu_s, measuring_itself
 from benchmarks.load import clients, crew, meta, scale
 from benchmarks.load.packets import Load
-from benchmarks.sides.lakemq import MQTT, NATIVE
+from benchmarks.sides.lakemq import FSYNCED, MQTT, NATIVE, node
 from benchmarks.sides.mqtt_peers import MOSQUITTO, NATS
 
 ORDINARY = Load(publishers=100, names=100, qos=1, rate=1000, subscribers=1, subscribe_qos=1)
@@ -23,12 +22,14 @@ def connections(side: Running, size: float, _seconds: float) -> Sample:
     return clients.connects(int(size), side, 1)
 
 
-def partitions(side: Running, size: float, seconds: float) -> Sample:
-    """Publishes at a fixed rate to a topic of so many partitions."""
-    with sdk.connect(side.address) as client:
-        client.create_topic("grown", partitions=int(size))
-        client.set_binding("bench/#", "grown")
-    return crew.paced(side, ORDINARY, seconds)
+def with_partitions(size: float) -> tuple[Side]:
+    more = f"[topics]\npartitions = {int(size)}\n"
+    return (Side("LakeMQ", FSYNCED, partial(node, protocol="mqtt", more=more)),)
+
+
+def at_fixed_rate(side: Running, _size: float, seconds: float) -> Sample:
+    """Publishes to so many names that all partitions get some."""
+    return crew.paced(side, ORDINARY.sized(names=1000), seconds)
 
 
 def payload(side: Running, size: float, seconds: float) -> Sample:
@@ -42,10 +43,11 @@ def fan_out(side: Running, size: float, seconds: float) -> Sample:
     return crew.flood(side, load, seconds)
 
 
-def native(kind: str, side: Running, size: float, seconds: float) -> Sample:
+def native(kind: str, side: Running, size: float, _seconds: float) -> Sample:
     assert side.ask is not None
+    side.ask(f"fill {kind}", int(size))
     before = cpu_s(side.pids)
-    sample = side.ask(kind, int(size), seconds)
+    sample = side.ask(kind, int(size))
     count = sample.pop("count")
     used = cpu_s(side.pids) - before
     return {"rate": count / sample.pop("elapsed_s"), "cpu_us": 1e6 * used / max(1, count), **sample}
@@ -53,8 +55,11 @@ def native(kind: str, side: Running, size: float, seconds: float) -> Sample:
 
 @contextlib.contextmanager
 def with_client(folder: Path) -> Iterator[Running]:
-    with NATIVE.start(folder) as node, measuring_itself(scale.client, node.address) as speaker:
-        yield Running((*node.pids, *speaker.pids), ask=speaker.ask)
+    with (
+        NATIVE.start(folder) as server,
+        measuring_itself(scale.client, server.address) as speaker,
+    ):
+        yield Running((*server.pids, *speaker.pids), ask=speaker.ask)
 
 
 @contextlib.contextmanager
@@ -79,7 +84,7 @@ CLIENT = Side("LakeMQ", "an acknowledged record is fsynced", with_client)
 GROWTHS = (
     Growth(
         "growth-connections",
-        "Clients connect and stay, 200 at a time.",
+        "Clients connect and stay, 50 at a time.",
         "connections",
         (100, 1_000, 5_000, 20_000),
         ("rate", "each_kib"),
@@ -105,7 +110,8 @@ GROWTHS = (
         ("cpu_us", "p99_ms"),
         "O(partitions that a flush touches): up to one fsync for each publish",
         (MQTT,),
-        partitions,
+        at_fixed_rate,
+        sides_at=with_partitions,
     ),
     Growth(
         "growth-payload",

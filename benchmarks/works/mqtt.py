@@ -187,7 +187,7 @@ WORKS = (
     Work(
         "connects",
         "mqtt",
-        "10,000 clients connect, 200 at a time, and stay. CPU and memory of each.",
+        "10,000 clients connect, 50 at a time, and stay. CPU and memory of each.",
         PEERS,
         partial(clients.connects, 10_000),
         (Goal("rate", 1, "Mosquitto"),),

@@ -33,6 +33,11 @@ def test_rounds_far_apart_hide_a_change_between_them() -> None:
     assert changes(old, new) == []
 
 
+def test_medians_far_apart_are_noise_where_rounds_overlap() -> None:
+    old, new = run_of(LakeMQ=rates(100, 100, 200)), run_of(LakeMQ=rates(150, 251, 251))
+    assert changes(old, new) == []
+
+
 def test_a_faster_side_is_better() -> None:
     (change,) = changes(run_of(LakeMQ=rates(100, 101, 99)), run_of(LakeMQ=rates(150, 151, 149)))
     assert (change.verdict, change.what) == ("better", "rate of LakeMQ")
