@@ -24,15 +24,16 @@ def values(client: lakemq.SyncClient, topic: str) -> list[bytes | None]:
 def test_records_are_gathered_into_batches_in_order(client: lakemq.SyncClient, topic: str) -> None:
     with client.producer(linger_ms=20) as producer:
         acks = [producer.enqueue(topic, lakemq.NewRecord(b"%d" % n)) for n in range(2000)]
-        assert producer.send(topic, b"last").offset == 2000  # behind those before it
+        # Behind those before it, each of them.
         placed = producer.send_batch(topic, [lakemq.NewRecord(b"batch")])
+        assert producer.send(topic, b"last").offset == 2001
         assert [each.result().offset for each in acks] == list(range(2000))
-        assert placed[0].offset == 2001 and producer.flush() == 0
+        assert placed[0].offset == 2000 and producer.flush() == 0
         assert producer.counters.batches_sent < 400
         assert not acks[0].cancel()
         acks.append(producer.enqueue(topic, lakemq.NewRecord(b"end")))
     assert acks[-1].result(0).offset == 2002  # leaving the block has sent it
-    assert values(client, topic) == [*(b"%d" % n for n in range(2000)), b"last", b"batch", b"end"]
+    assert values(client, topic) == [*(b"%d" % n for n in range(2000)), b"batch", b"last", b"end"]
     with pytest.raises(lakemq.InvalidRequest, match="closed"):
         producer.send(topic, b"x")
 
@@ -133,16 +134,32 @@ def test_a_producer_rides_out_a_broker_that_is_killed(tmp_path: Path) -> None:
     ):
         client.create_topic("t")
         with client.producer() as producer:
-            acks = []
-            for number in range(3000):
+            node.kill()  # before anything is known of the topic
+            acks = [producer.enqueue("t", lakemq.NewRecord(b"%d" % n)) for n in range(1000)]
+            assert producer.flush(0.5) == 1000
+            node.start()
+            for number in range(1000, 3000):
                 acks.append(producer.enqueue("t", lakemq.NewRecord(b"%d" % number)))
                 if number == 2000:
-                    acks[0].result(60)  # the first time its topic is not known yet
-                if number in (1000, 2000):
-                    node.kill()
+                    acks[0].result(60)
+                    node.kill()  # in the middle of them
                     node.start()
         assert [each.result(60).offset for each in acks] == list(range(3000))
         assert values(client, "t") == [b"%d" % number for number in range(3000)]
+
+
+def test_what_the_event_loop_has_not_taken_fails_too(fresh_node: NodeProcess) -> None:
+    with lakemq.connect(fresh_node.native, timeout_s=10) as client:
+        client.create_topic("t")
+        producer = client.producer()
+        fresh_node.kill()
+        acks = [producer.enqueue("t", lakemq.NewRecord(b"x")) for _ in range(100)]
+        assert producer.flush(0.3) == 100
+        client.close()
+        assert not wait(acks, 20).not_done
+        for each in acks:
+            with pytest.raises(lakemq.InvalidRequest, match="closed"):
+                each.result()
 
 
 def test_times_are_datetimes_too(client: lakemq.SyncClient, topic: str) -> None:

@@ -22,6 +22,7 @@ from lakemq.plugins.native.sdk.net.cluster_view import (
 )
 from lakemq.plugins.native.sdk.net.routes import Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
+from lakemq.plugins.native.sdk.notices import Notices
 
 
 @dataclass(slots=True)
@@ -53,6 +54,7 @@ class SyncRoutes:
         self._channels: dict[str, grpc.Channel] = {}
         self._stubs: dict[str, NativeStub] = {}
         self._told: Routes | None = None
+        self._notices = Notices()
         self._calls: dict[int, _Call] = {}
 
     def close(self) -> None:
@@ -149,6 +151,11 @@ class SyncRoutes:
             except LakeMQError as error:
                 if not noted.left:
                     self._check_again(request, there, error, give_up_s, behind_until_s)
+                    self._notices.tell(
+                        "fetch", address,
+                        text=f"reading {request.topic} partition {request.partition} broke off: "
+                        f"{error}; it goes on from offset {request.offset}",
+                    )  # fmt: skip
             finally:
                 with self._lock:
                     del self._calls[id(noted)]

@@ -124,6 +124,12 @@ class FetchLoop:
             if not failure.retriable:
                 self.failed = failure
                 return
+            where = address or self._bootstrap
+            self._routes.notices.tell(
+                "fetch", where,
+                text=f"reading from {where} broke off: {failure}; {len(places)} partitions go on "
+                "where they were",
+            )  # fmt: skip
             for at in places:
                 self._avoid(at)
         finally:

@@ -109,6 +109,7 @@ class GroupStream:
                 if not failure.retriable:
                     self._fail(failure)
                     return
+                self._tell("broke", f"the coordinator is looked for again: {failure}")
                 at_once = self._calls.failed(failure)
             finally:
                 if watch is not None:
@@ -120,6 +121,10 @@ class GroupStream:
             pause_s = 0.0 if at_once else next(pauses)
             if not self._leaving:
                 await asyncio.sleep(pause_s)
+
+    def _tell(self, kind: str, text: str) -> None:
+        notices = self._calls.routes.notices
+        notices.tell("group", kind, self._group, text=f"group {self._group}: {text}")
 
     async def _end_if_silent(self, call: Any) -> None:
         """End the stream to a coordinator that says nothing, unless it is the guide."""
@@ -201,6 +206,7 @@ class GroupStream:
 
     def _refused(self, member_id: str, error: LakeMQError) -> None:
         if isinstance(error, UnknownMember | MemberFenced):
+            self._tell("session", f"the session has ended, this member joins again: {error}")
             known = isinstance(error, MemberFenced)
             self.membership.expelled(member_id, _new_member_id(), known=known)
             self.heartbeat_now()

@@ -18,6 +18,7 @@ from lakemq.plugins.native.sdk.net.cluster_view import ClusterView, ReadRoute, R
 from lakemq.plugins.native.sdk.net.errors import Unimplemented
 from lakemq.plugins.native.sdk.net.guide_channel import GuideChannel
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
+from lakemq.plugins.native.sdk.notices import Notices
 
 if TYPE_CHECKING:  # exists in the stub file only
     from lakemq.plugins.native.proto.native_pb2_grpc import NativeAsyncStub
@@ -59,6 +60,8 @@ class Routes:
         # Of several, gRPC has chosen one: which, the view knows once that has answered.
         self._guide_address = bootstrap
         self._silent_s, self._first_s = silent_s, first_s
+        self.notices = Notices()
+        """What is told of connections and leaders."""
         self._followers: set[weakref.WeakMethod[Callable[[], None]]] = set()
         self._stub: NativeAsyncStub = wire.native_stub(self.guide)
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -107,7 +110,14 @@ class Routes:
     def learn(self, topic: str, partition: int, error: NotLeader) -> bool:
         """Take the leader that a node named; whether that was new."""
         self.start()
-        return self.view.learn(topic, partition, error)
+        is_new = self.view.learn(topic, partition, error)
+        if is_new:
+            self.notices.tell(
+                "leader", topic, str(partition),
+                text=f"{topic} partition {partition} is led by node {error.leader} now "
+                f"(epoch {error.epoch})",
+            )  # fmt: skip
+        return is_new
 
     def may_lag(self, error: LakeMQError, topic: str, address: str) -> bool:
         """As `ClusterView.may_lag`, now; safe to call from any thread."""
@@ -181,6 +191,10 @@ class Routes:
                     update: pb.MetadataUpdate = await anext(call)
                 if address and not told:
                     self.guide.switch(channel)
+                    former = self._guide_address
+                    self.notices.tell(
+                        "guide", text=f"{address} tells metadata now; {former} did not answer"
+                    )
                     self._guide_address = address
                 told = True
                 self._told(update)

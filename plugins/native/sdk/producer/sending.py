@@ -113,6 +113,7 @@ class BatchSender:
         self._loop = asyncio.get_running_loop()
         self._deadline_ms = 0
         """Of the records that are taken now; replaced with every flush."""
+        self._notices = connection.routes.notices
         connection.routes.start()
         connection.routes.watch(self._rerouted)
         self._view_version = 0
@@ -255,6 +256,8 @@ class BatchSender:
                     # An answer proves that the node is back: the next failure begins with short
                     # pauses again.
                     pauses = backoff_s()
+                    if self.last_failure is not None:
+                        self._tell("answers", stream, "answers again")
                     self.last_failure = None
                     await self._answered(answer)
                 failure: LakeMQError = Unavailable(f"{self._connection.bootstrap} ended the stream")
@@ -270,6 +273,8 @@ class BatchSender:
             if not failure.retriable or self._expired():
                 self._fail_all(failure)
                 return
+            waiting = sum(each.address == stream.address for each in self._accumulator.in_flight())
+            self._tell("broke", stream, f"broke off: {failure}; {waiting} batches are sent again")
             await self._pause(stream, next(pauses))
             self.counters.reconnects += 1
             self._resend(stream)
@@ -278,6 +283,10 @@ class BatchSender:
             if stream.address and stream.outgoing.empty():  # its partitions have another leader
                 del self._streams[stream.address]
                 return
+
+    def _tell(self, kind: str, stream: ProduceStream, text: str) -> None:
+        where = stream.address or self._connection.bootstrap
+        self._notices.tell("produce", kind, where, text=f"sending to {where} {text}")
 
     async def _pause(self, stream: ProduceStream, pause_s: float) -> None:
         """Before the next call, if not all that waits for it can go to another node now."""
@@ -328,6 +337,11 @@ class BatchSender:
         behind = lags and batch.attempts < _BEHIND_ATTEMPTS
         if (error.retriable or behind) and now_ms() < batch.pending[0].deadline_ms:
             batch.attempts += 1
+            self._notices.tell(
+                "again", batch.topic, str(batch.partition),
+                text=f"{batch.topic} partition {batch.partition}: {batch.count} records are sent "
+                f"again: {error}",
+            )  # fmt: skip
             # NotLeader is not definite: a leader that is replaced gives it to batches that it has
             # stored and that wait for its followers.
             batch.maybe_appended |= not isinstance(error, _DEFINITE)
@@ -385,9 +399,12 @@ class BatchSender:
         if in_flight and not unsent:
             self.failed = OutcomeUnknown(f"gave up; records may or may not be stored: {failure}")
         pending = self._accumulator.fail_all(self.failed)
-        self.counters.records_failed += sum(
+        count = sum(
             len(each.columns.values) if isinstance(each, PendingBlock) else 1 for each in pending
         )
+        self.counters.records_failed += count
+        if count and not isinstance(failure, InvalidRequest):  # a client that is closed is no news
+            _log.warning("a producer gave up, with %d records: %s", count, self.failed)
         self._settle(pending)
         # Callers that wait for room wake up and find `failed`.
         self._has_space.set()

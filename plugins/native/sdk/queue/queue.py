@@ -199,6 +199,11 @@ class Queue:
                 self._failed = failure
                 self._changed.set()
                 return
+            name = f"queue of group {self.group} on {self.topic}"
+            self._calls.routes.notices.tell(
+                "queue", self.topic, self.group,
+                text=f"{name}: the coordinator is looked for again: {failure}",
+            )  # fmt: skip
             if not self._calls.failed(failure):
                 await asyncio.sleep(next(pauses))
 
