@@ -9,9 +9,10 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from lakemq.broker_core.api.errors import InvalidRequest
-from lakemq.broker_core.api.groups.types import check_group_name
+from lakemq.broker_core.api.groups.types import GroupCommit, OffsetToCommit, check_group_name
 from lakemq.broker_core.api.transactions.types import CommitTry, Owner, StagedBatchId
 from lakemq.broker_core.api.types import TopicConfig, TopicPartition
+from lakemq.broker_core.groups.asked_offsets import decode_asked, encode_asked
 from lakemq.broker_core.groups.held_offsets import (
     HeldOffsets,
     decode_held,
@@ -139,6 +140,16 @@ def offsets(data: bytes) -> None:
     expiry = OffsetExpiry(retention_ms=1, session_timeout_max_ms=1, started_ms=0)
     for group in expiry.expired(table, (), 10, 10):
         assert table.of(group)
+
+
+@target("coordination.asked_offsets", seeds=[
+    encode_asked(GroupCommit("g", {PLACE: OffsetToCommit(7, "m")}, "m", 1 << 33, 9)),
+])  # fmt: skip
+def asked_offsets(data: bytes) -> None:
+    """Offsets that another node asks for are read, or InvalidRequest says that they are none."""
+    with contextlib.suppress(InvalidRequest):
+        commit = decode_asked(data)
+        assert decode_asked(encode_asked(commit)) == commit
 
 
 @target(
