@@ -23,6 +23,7 @@ from lakemq.broker_core.api.ports import (
     Tap,
     Wanted,
 )
+from lakemq.broker_core.api.queues.ports import QueueCoordinators
 from lakemq.broker_core.api.scheduling.schedules import Schedules
 from lakemq.broker_core.api.schemas.types import Schemas
 from lakemq.broker_core.api.transactions.ports import Transactions
@@ -68,6 +69,7 @@ from lakemq.broker_core.publishing.admission import Admission
 from lakemq.broker_core.publishing.interception import Interception
 from lakemq.broker_core.publishing.producer_ids import ProducerIds
 from lakemq.broker_core.publishing.record_writer import RecordWriter
+from lakemq.broker_core.queues.host import QueueHost
 from lakemq.broker_core.scheduling.scheduler import Scheduler
 from lakemq.broker_core.schemas import SchemaRegistry
 from lakemq.broker_core.security.quotas import Use
@@ -142,6 +144,7 @@ class CoreBroker:
             network.peers.call,
         )  # fmt: skip
         self._groups = GroupHost(self)
+        self._queues = QueueHost(self)
 
     def reconfigure(
         self,
@@ -196,6 +199,7 @@ class CoreBroker:
         # between.
         self._catalog.start(revision + 1)
         self._shared.start()
+        await self._queues.start()
 
     async def refresh(self) -> None:
         """Know what the catalog says now, without waiting for its watch. Raises MetaError."""
@@ -203,6 +207,7 @@ class CoreBroker:
 
     async def stop(self) -> None:
         """Stop what `start` started, in reverse, and append what was gathered."""
+        await self._queues.stop()
         await self._shared.stop()
         await self._groups.stop()
         await self._scheduler.stop()
@@ -433,6 +438,11 @@ class CoreBroker:
     def groups(self) -> GroupCoordinators:
         """The consumer groups that this node coordinates."""
         return self._groups
+
+    @property
+    def queues(self) -> QueueCoordinators:
+        """The queues that this node coordinates."""
+        return self._queues
 
     @property
     def schedules(self) -> Schedules:

@@ -29,7 +29,7 @@ def documented_routes() -> list[AnyRoute]:
         *BridgeRoutes("", lambda: ()).routes(),
         *GroupRoutes(nothing).routes(),
         *ExportRoutes(nothing).routes(),
-        *QueueRoutes(nothing, nothing).routes(),
+        *QueueRoutes(nothing).routes(),
         *LedgerRoutes(nothing, nothing, nothing).routes(),
     ]
 

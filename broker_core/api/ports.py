@@ -30,6 +30,7 @@ from lakemq.broker_core.api.partition_ports import PartitionLog as PartitionLog
 from lakemq.broker_core.api.partition_ports import PartitionReader as PartitionReader
 from lakemq.broker_core.api.partition_ports import Tap as Tap
 from lakemq.broker_core.api.partition_ports import Wanted as Wanted
+from lakemq.broker_core.api.queues.ports import QueueCoordinators
 from lakemq.broker_core.api.scheduling.schedules import Schedules
 from lakemq.broker_core.api.schemas.types import Schemas
 from lakemq.broker_core.api.security.access_ports import AskingAuthorizer as AskingAuthorizer
@@ -371,6 +372,10 @@ class Broker(Protocol):
     @property
     def groups(self) -> GroupCoordinators:
         """Consumer groups and their committed offsets."""
+
+    @property
+    def queues(self) -> QueueCoordinators:
+        """Queues, whose records are handed out one by one, locked and settled."""
 
     @property
     def schedules(self) -> Schedules:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from lakemq.broker_core.api.groups.types import GroupSettings
 from lakemq.broker_core.api.hosts import is_loopback
+from lakemq.broker_core.api.queues.types import QueueLimits
 from lakemq.broker_core.api.settings import PluginSettings, Port, Reloadable, ReloadableWhileOn
 
 
@@ -95,6 +96,17 @@ class NativeSettings(PluginSettings):
             heartbeat_interval_ms=self.group_heartbeat_interval_ms,
             rebalance_timeout_ms=self.group_rebalance_timeout_ms,
             offsets_retention_ms=self.group_offsets_retention_ms,
+        )
+
+    def queues(self) -> QueueLimits:
+        """What the coordinators of queues obey."""
+        return QueueLimits(
+            queues_max=self.queues_max,
+            user_share_max=self.user_share_max,
+            consumers_max=self.queue_consumers_max,
+            prefetch_max=self.queue_prefetch_max,
+            window_records_max=self.queue_window_records_max,
+            delivery_max_bytes=self.fetch_max_bytes,
         )
 
     @model_validator(mode="after")

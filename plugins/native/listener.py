@@ -74,14 +74,14 @@ class NativeListener:
         self._broker = broker
         self._settings = settings
         self._process = process
-        broker.groups.configure(settings.groups())
+        self._configure()
         self._tls: ServerTls | None = None
         self._service = NativeService(broker, settings, traces)
         self._metadata = MetadataService(broker)
         self._admin = AdminService(broker)
         self._transactions = TransactionService(broker, settings)
         self._schedules = ScheduleService(broker)
-        self._queues = QueueService(broker, settings)
+        self._queues = QueueService(broker)
         self._guard = ConnectionGuard(
             limits_of(settings.connections_max), settings.unauthenticated_timeout_ms / 1000
         )
@@ -90,15 +90,20 @@ class NativeListener:
         self._server: grpc.aio.Server | None = None
         self._port = 0
         observe_native(meter, self._service, broker.groups, settings.lag_metrics_max)
-        observe_queues(meter, self._queues.host, settings.lag_metrics_max)
+        observe_queues(meter, broker.queues, settings.lag_metrics_max)
         observe_transactions(meter, broker)
+
+    def _configure(self) -> None:
+        """Pass on what the plugin's section says of coordinators."""
+        self._broker.groups.configure(self._settings.groups())
+        self._broker.queues.configure(self._settings.queues())
 
     def admin_routes(self) -> Sequence[AnyRoute]:
         """What operators do with groups, exports and queues."""
         return [
             *GroupRoutes(self._broker).routes(),
             *ExportRoutes(self._broker).routes(),
-            *QueueRoutes(self._broker, self._queues.host).routes(),
+            *QueueRoutes(self._broker).routes(),
         ]
 
     def reconfigure(self, settings: NativeSettings) -> Callable[[], None]:
@@ -112,8 +117,7 @@ class NativeListener:
                 tls.files = files
             self._settings = settings
             self._service.settings = self._transactions.settings = settings
-            self._queues.host.settings = settings
-            self._broker.groups.configure(settings.groups())
+            self._configure()
 
         return apply
 
@@ -150,8 +154,6 @@ class NativeListener:
             # Leaders are told apart by it.
             ports.append(self._listen(server, self._process.port))
         self._port = ports[-1]
-        # State is loaded before the first call is served: a consumer must not meet an empty table.
-        await self._queues.host.start()
         self._metadata.start()
         await server.start()
         self._server = server
@@ -201,7 +203,7 @@ class NativeListener:
         # Streams that end only when their client goes; the grace below is for calls that end by
         # themselves.
         self._service.members.end()
-        await self._queues.host.stop()
+        self._queues.end()
         await self._metadata.stop()
         await self._guard.stop()
         if self._server is not None:

@@ -9,8 +9,8 @@ from typing import Final
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from lakemq.broker_core.api.groups.ports import GroupCoordinators
-from lakemq.plugins.native.queues.host import QueueHost
-from lakemq.plugins.native.queues.queue import RunningQueue
+from lakemq.broker_core.api.queues.ports import QueueCoordinators
+from lakemq.broker_core.api.queues.types import QueueLevels
 from lakemq.plugins.native.services.records import NativeService
 
 OVERFLOW: Final = {"otel.metric.overflow": True}
@@ -69,17 +69,16 @@ def observe_native(
     )
 
 
-def observe_queues(meter: Meter, host: QueueHost, series_max: int) -> None:
+def observe_queues(meter: Meter, queues: QueueCoordinators, series_max: int) -> None:
     """Instruments below `lakemq.native.queue`; queues beyond `series_max` are added up in one
     series."""
-    counters = host.counters
 
-    def gauge(name: str, read: Callable[[RunningQueue], int], unit: str, description: str) -> None:
+    def gauge(name: str, read: Callable[[QueueLevels], int], unit: str, description: str) -> None:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
             rest = 0
-            for number, queue in enumerate(host.queues()):
+            for number, queue in enumerate(queues.levels()):
                 if number < series_max:
-                    labels = {"group": queue.group, "topic": queue.topic.name}
+                    labels = {"group": queue.group, "topic": queue.topic}
                     yield Observation(read(queue), labels)
                 else:
                     rest += read(queue)
@@ -90,24 +89,18 @@ def observe_queues(meter: Meter, host: QueueHost, series_max: int) -> None:
 
     _counters(
         meter,
-        ("queue.delivered", lambda: counters.delivered, "{record}", "Records handed out."),
-        ("queue.settled", lambda: counters.settled, "{record}", "Records done with."),
-        ("queue.expired", lambda: counters.expired, "{record}",
+        ("queue.delivered", lambda: queues.counters.delivered, "{record}", "Records handed out."),
+        ("queue.settled", lambda: queues.counters.settled, "{record}", "Records done with."),
+        ("queue.expired", lambda: queues.counters.expired, "{record}",
          "Records whose lock ran out before they were settled."),
-        ("queue.dead_letters", host.dead_letters, "{record}", "Dead letters written."),
+        ("queue.dead_letters", lambda: queues.counters.dead_letters, "{record}",
+         "Dead letters written."),
     )  # fmt: skip
-    gauge("consumers", lambda queue: len(queue.consumers), "{consumer}", "Consumers of a queue.")
-    gauge(
-        "held",
-        lambda queue: sum(each.state.held for each in queue.partitions.values()),
-        "{record}",
-        "Records handed out and not settled.",
-    )
+    gauge("consumers", lambda queue: queue.consumers, "{consumer}", "Consumers of a queue.")
+    gauge("held", lambda queue: queue.held, "{record}", "Records handed out and not settled.")
     gauge(
         "backlog",
-        lambda queue: sum(
-            each.state.backlog(each.log.high_watermark) for each in queue.partitions.values()
-        ),
+        lambda queue: queue.backlog,
         "{record}",
         "Records not settled, handed out or not.",
     )

@@ -84,11 +84,11 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/groups/offset_table.py": (
         "broker_core/groups/test_offset_table", "broker_core/groups/test_offset_expiry",
     ),
-    "plugins/native/queues/partition_state.py": (
+    "broker_core/queues/partition_state.py": (
         "queues/test_queue_partition", "queues/test_queue_answers", "queues/test_queue_simulation",
     ),
-    "plugins/native/queues/settings.py": ("queues/test_queue_partition",),
-    "plugins/native/queues/snapshot.py": ("queues/test_queue_partition",),
+    "broker_core/queues/settings.py": ("queues/test_queue_partition",),
+    "broker_core/queues/snapshot.py": ("queues/test_queue_partition",),
 }  # fmt: skip
 
 TESTS: Final[dict[str, tuple[str, ...]]] = {

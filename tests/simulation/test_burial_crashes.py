@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from lakemq.broker_core.api.queues.types import QueueSettings, Settlement
 from lakemq.broker_core.api.records.batch import encode, read_header
 from lakemq.broker_core.api.types import Acks, Columns, TopicConfig, TopicInfo
-from lakemq.plugins.native.queues.dead_letters import DeadLetterWriter
-from lakemq.plugins.native.queues.partition_runtime import QueuePartitionRuntime
-from lakemq.plugins.native.queues.partition_state import QueuePartitionState, Settlement, fresh
-from lakemq.plugins.native.queues.settings import QueueSettings
-from lakemq.plugins.native.queues.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from lakemq.broker_core.queues.dead_letters import DeadLetterWriter
+from lakemq.broker_core.queues.partition_runtime import QueuePartitionRuntime
+from lakemq.broker_core.queues.partition_state import QueuePartitionState, fresh
+from lakemq.broker_core.queues.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from tests.support.node.crashing_broker import Crashed, CrashingBroker, Disk
 
 JOBS = [b"job %d" % number for number in range(130)]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from lakemq.broker_core.api.queues.types import QueueSettings, Settlement
 from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.broker_core.groups.balance import balance
@@ -17,6 +18,14 @@ from lakemq.broker_core.groups.offset_table import (
     OffsetTable,
     encode_key,
     encode_value,
+)
+from lakemq.broker_core.queues.partition_state import QueuePartitionState, ranges
+from lakemq.broker_core.queues.snapshot import (
+    DeliveryState,
+    Run,
+    Snapshot,
+    decode_snapshot,
+    encode_snapshot,
 )
 from lakemq.broker_core.transactions.formats import decode_state, encode_state
 from lakemq.broker_core.transactions.state import (
@@ -35,15 +44,6 @@ from lakemq.meta_service.raft.log.log_format import (
 )
 from lakemq.meta_service.raft.wire_format import decode_message, encode_message
 from lakemq.meta_service.storage.snapshot_stream import FileNote, parse_manifest
-from lakemq.plugins.native.queues.partition_state import QueuePartitionState, Settlement, ranges
-from lakemq.plugins.native.queues.settings import QueueSettings
-from lakemq.plugins.native.queues.snapshot import (
-    DeliveryState,
-    Run,
-    Snapshot,
-    decode_snapshot,
-    encode_snapshot,
-)
 from tests.fuzz.registry import packed
 from tests.support.growth import Work, grows_linearly
 

@@ -1,4 +1,4 @@
-"""Queues over the admin API: the same host as the native protocol's calls."""
+"""Queues over the admin API: the same coordinators as the native protocol's calls."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from lakemq.broker_core.api.errors import (
     UnknownPartition,
 )
 from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.queues.ports import QueueCoordinators
+from lakemq.broker_core.api.queues.types import QueueDescription, QueueSettings
 from lakemq.broker_core.api.records.headers import encode_headers
 from lakemq.broker_core.api.records.stored import readable_batches
 from lakemq.broker_core.api.types import Columns, Offset, Operation, Record, Resource
-from lakemq.plugins.native.proto import queues_pb2 as pb
 from lakemq.plugins.native.queues.admin_models import (
     DeletedQueue,
     QueueAnswer,
@@ -42,7 +43,6 @@ from lakemq.plugins.native.queues.admin_models import (
     Redriven,
     RedriveQuery,
 )
-from lakemq.plugins.native.queues.host import QueueHost
 
 _NOTE = "lakemq-dead-"
 """Headers that a dead letter has beside its own begin so."""
@@ -52,9 +52,12 @@ _READ_BYTES = 256 * 1024
 class QueueRoutes:
     """Below `/api/v1/queues`. What is asked of one queue goes to its coordinator."""
 
-    def __init__(self, broker: Broker, host: QueueHost) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._host = host
+
+    @property
+    def _queues(self) -> QueueCoordinators:
+        return self._broker.queues
 
     def routes(self) -> Sequence[AnyRoute]:
         """The routes."""
@@ -81,11 +84,10 @@ class QueueRoutes:
 
     def _coordinator(self, request: AdminRequest) -> str:
         named = str(getattr(request.asked, "node", ""))
-        name = (request.path["group"], request.path["topic"])
-        return named or self._host.coordinator_of(name)
+        return named or self._queues.coordinator_of(request.path["group"], request.path["topic"])
 
     async def _all(self, request: AdminRequest) -> Sequence[tuple[str, str]]:
-        return self._host.names()
+        return self._queues.names()
 
     def _may_see(self, name: tuple[str, str], request: AdminRequest) -> bool:
         try:
@@ -105,12 +107,14 @@ class QueueRoutes:
             rows.append(None if found is None else self._row(found))
         return rows
 
-    async def _found(self, group: str, topic: str, request: AdminRequest) -> pb.Queue | None:
+    async def _found(
+        self, group: str, topic: str, request: AdminRequest
+    ) -> QueueDescription | None:
         """None: it is gone, or not the caller's to see, or on another node."""
-        asked = pb.DescribeQueuesRequest(group=group, topic=topic)
-        return next(iter(await self._host.describe(asked, request.principal)), None)
+        found = await self._queues.describe(group, topic, principal=request.principal)
+        return next(iter(found), None)
 
-    async def _known(self, request: AdminRequest) -> pb.Queue:
+    async def _known(self, request: AdminRequest) -> QueueDescription:
         group, topic = request.path["group"], request.path["topic"]
         found = await self._found(group, topic, request)
         if found is None:
@@ -119,7 +123,7 @@ class QueueRoutes:
             )
         return found
 
-    def _row(self, found: pb.Queue) -> QueueRow:
+    def _row(self, found: QueueDescription) -> QueueRow:
         return QueueRow(
             node=self._broker.node_id,
             group=found.group,
@@ -154,14 +158,12 @@ class QueueRoutes:
         settings: dict[str, Any] = {
             name: value for name, value in given.items() if value is not None
         }
-        asked = pb.AlterQueueRequest(
-            group=request.path["group"], topic=request.path["topic"],
-            settings=pb.QueueSettings(**settings),
-        )  # fmt: skip
         request.notes["before"] = (
             None if before is None else _settings(before.settings).model_dump()
         )
-        after = await self._host.alter(asked, request.principal)
+        after = await self._queues.alter(
+            request.path["group"], request.path["topic"], settings, principal=request.principal
+        )
         return QueueSettingsAnswer.model_validate(after, from_attributes=True)
 
     async def reset(self, request: AdminRequest) -> QueueOffsets:
@@ -185,19 +187,14 @@ class QueueRoutes:
         }
         request.notes["after"] = {str(number): offset for number, offset in offsets.items()}
         if not expect(request.asked, OwnChangeQuery).dry_run:
-            await self._host.reset(
-                pb.ResetQueueRequest(group=found.group, topic=found.topic, offsets=offsets),
-                request.principal,
-            )
+            await self._queues.reset(found.group, found.topic, offsets, principal=request.principal)
         return QueueOffsets(group=found.group, topic=found.topic, offsets=offsets)
 
     async def delete(self, request: AdminRequest) -> DeletedQueue:
         """Delete a queue without consumers. Its topic is not changed."""
         found = await self._known(request)
         if not expect(request.asked, OwnChangeQuery).dry_run:
-            await self._host.delete(
-                pb.DeleteQueueRequest(group=found.group, topic=found.topic), request.principal
-            )
+            await self._queues.delete(found.group, found.topic, principal=request.principal)
         return DeletedQueue(group=found.group, topic=found.topic)
 
     async def redrive(self, request: AdminRequest) -> Redriven:
@@ -246,7 +243,7 @@ class QueueRoutes:
 
 
 def _letters(
-    data: bytes, topic: str, partition: int, offset: int, limit: int, queue: pb.Queue
+    data: bytes, topic: str, partition: int, offset: int, limit: int, queue: QueueDescription
 ) -> tuple[list[Record], int, int]:
     """(dead letters of the queue, records looked at, offset behind the last)."""
     letters: list[Record] = []
@@ -271,5 +268,5 @@ def _own(headers: Sequence[tuple[str, bytes | None]]) -> tuple[tuple[str, bytes 
     return tuple(each for each in headers if not each[0].startswith(_NOTE))
 
 
-def _settings(found: pb.QueueSettings) -> QueueSettingsAnswer:
+def _settings(found: QueueSettings) -> QueueSettingsAnswer:
     return QueueSettingsAnswer.model_validate(found, from_attributes=True)

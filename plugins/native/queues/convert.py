@@ -1,13 +1,12 @@
-"""Settings and states of queues <-> protobuf. No IO."""
+"""Values of queues <-> protobuf. No IO."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
+from lakemq.broker_core.api.queues.types import QueueDelivery, QueueDescription, QueueSettings
 from lakemq.plugins.native.proto import queues_pb2 as pb
-from lakemq.plugins.native.queues.queue import RunningQueue
-from lakemq.plugins.native.queues.settings import QueueSettings
 
 
 def given_settings(message: pb.QueueSettings) -> dict[str, Any]:
@@ -20,22 +19,34 @@ def settings_message(settings: QueueSettings) -> pb.QueueSettings:
     return pb.QueueSettings(**asdict(settings))
 
 
-def queue_message(queue: RunningQueue) -> pb.Queue:
+def delivery_message(delivery: QueueDelivery) -> pb.QueueResponse:
+    """Records for a consumer."""
+    return pb.QueueResponse(
+        delivery=pb.QueueDelivery(
+            partition=delivery.partition,
+            batch=delivery.batch,
+            attempts=delivery.attempts,
+            lock_ms=delivery.lock_ms,
+        )
+    )
+
+
+def queue_message(queue: QueueDescription) -> pb.Queue:
     """State of a queue as protobuf."""
     return pb.Queue(
         group=queue.group,
-        topic=queue.topic.name,
+        topic=queue.topic,
         settings=settings_message(queue.settings),
-        consumers=len(queue.consumers),
+        consumers=queue.consumers,
         partitions=[
             pb.QueuePartitionState(
-                partition=number,
-                start_offset=partition.state.start,
-                high_watermark=partition.log.high_watermark,
-                held=partition.state.held,
-                backlog=partition.state.backlog(partition.log.high_watermark),
-                dead_letters=len(partition.state.exhausted(1_000_000)),
+                partition=each.partition,
+                start_offset=each.start_offset,
+                high_watermark=each.high_watermark,
+                held=each.held,
+                backlog=each.backlog,
+                dead_letters=each.dead_letters,
             )
-            for number, partition in sorted(queue.partitions.items())
+            for each in queue.partitions
         ],
     )

@@ -8,15 +8,18 @@ from typing import Final
 
 from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
 from lakemq.broker_core.api.ports import Broker
-from lakemq.plugins.native.config import NativeSettings
+from lakemq.broker_core.api.queues.ports import QueueConsumer
+from lakemq.broker_core.api.queues.types import QueueDelivery, Settlement
 from lakemq.plugins.native.proto import queues_pb2 as pb
 from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesServicer
-from lakemq.plugins.native.queues.consumer import QueueConsumer
-from lakemq.plugins.native.queues.convert import settings_message
-from lakemq.plugins.native.queues.host import QueueHost
-from lakemq.plugins.native.queues.queue import RunningQueue
+from lakemq.plugins.native.queues.convert import (
+    delivery_message,
+    given_settings,
+    queue_message,
+    settings_message,
+)
 from lakemq.plugins.native.server.authentication import Context, principal_of
-from lakemq.plugins.native.server.convert import error_message
+from lakemq.plugins.native.server.convert import error_message, other_addresses
 
 _UNANSWERED_MAX: Final = 1000
 """Settlements of one stream that wait for the disk; above it the broker stops reading the
@@ -28,99 +31,122 @@ _OFFSETS_MAX: Final = 100_000
 class QueueService(QueuesServicer):
     """Implements `queues.proto`, which documents each call."""
 
-    def __init__(self, broker: Broker, settings: NativeSettings) -> None:
-        self.host = QueueHost(broker, settings)
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._open: set[QueueConsumer] = set()
+
+    def end(self) -> None:
+        """End the streams of all consumers: the node stops."""
+        for consumer in self._open:
+            consumer.end()
 
     async def ConsumeQueue(
         self, request_iterator: AsyncIterator[pb.QueueRequest], context: Context
     ) -> AsyncIterator[pb.QueueResponse]:
         """Deliver records of a queue to one consumer, and answer its settlements once they are on
-        disk. Raises InvalidRequest (the first message must open a queue), and what `QueueHost.join`
-        raises."""
+        disk. Raises InvalidRequest (the first message must open a queue), and what
+        `QueueCoordinators.open` raises."""
         principal = await principal_of(self._broker, context)
         first = await anext(request_iterator, None)
         if first is None or not first.HasField("open"):
             raise InvalidRequest("the first request opens a queue")
-        queue, consumer = await self.host.join(first.open, principal)
-        consumer.send(
-            pb.QueueResponse(
-                opened=pb.QueueOpened(
-                    settings=settings_message(queue.settings), topic_id=queue.topic.topic_id
-                )
-            )
+        asked = first.open
+        consumer = await self._broker.queues.open(
+            asked.group, asked.topic, principal=principal, prefetch=asked.prefetch,
+            given=given_settings(asked.settings),
+        )  # fmt: skip
+        opened = pb.QueueOpened(
+            settings=settings_message(consumer.settings), topic_id=consumer.topic_id
         )
-        reader = asyncio.create_task(_read(request_iterator, queue, consumer))
+        consumer.send(pb.QueueResponse(opened=opened))
+        self._open.add(consumer)
+        reader = asyncio.create_task(_read(request_iterator, consumer))
         try:
-            while (response := await consumer.next()) is not None:
-                yield response
-                # gRPC has taken the delivery, so the consumer may get the next one.
-                if response.HasField("delivery"):
-                    queue.wake()
+            while (said := await consumer.next()) is not None:
+                yield response_of(said)
             if consumer.failure is not None:
                 raise consumer.failure
         finally:
-            consumer.end()
+            self._open.discard(consumer)
             reader.cancel()
-            queue.leave(consumer)
+            consumer.close()
 
     async def DescribeQueues(
         self, request: pb.DescribeQueuesRequest, context: Context
     ) -> pb.DescribeQueuesResponse:
         """Settings and state of the queues that the caller may describe."""
-        principal = await principal_of(self._broker, context)
+        broker = self._broker
+        principal = await principal_of(broker, context)
+        found = await broker.queues.describe(request.group, request.topic, principal=principal)
+        others = broker.queues.coordinators()
         return pb.DescribeQueuesResponse(
-            queues=await self.host.describe(request, principal),
-            others=self.host.other_coordinators(),
+            queues=map(queue_message, found),
+            others=other_addresses(broker.node_id, broker.nodes(), others),
         )
 
     async def AlterQueue(
         self, request: pb.AlterQueueRequest, context: Context
     ) -> pb.AlterQueueResponse:
-        """Change the settings of a queue, or create it. Raises what `QueueHost.alter` raises."""
+        """Change the settings of a queue, or create it. Raises what `QueueCoordinators.alter`
+        raises."""
         principal = await principal_of(self._broker, context)
-        settings = await self.host.alter(request, principal)
+        settings = await self._broker.queues.alter(
+            request.group, request.topic, given_settings(request.settings), principal=principal
+        )
         return pb.AlterQueueResponse(settings=settings_message(settings))
 
     async def ResetQueue(
         self, request: pb.ResetQueueRequest, context: Context
     ) -> pb.ResetQueueResponse:
-        """Let a queue without consumers continue from other offsets. Raises what `QueueHost.reset`
-        raises."""
-        await self.host.reset(request, await principal_of(self._broker, context))
+        """Let a queue without consumers continue from other offsets. Raises what
+        `QueueCoordinators.reset` raises."""
+        principal = await principal_of(self._broker, context)
+        await self._broker.queues.reset(
+            request.group, request.topic, dict(request.offsets), principal=principal
+        )
         return pb.ResetQueueResponse()
 
     async def DeleteQueue(
         self, request: pb.DeleteQueueRequest, context: Context
     ) -> pb.DeleteQueueResponse:
-        """Delete a queue without consumers. Raises what `QueueHost.delete` raises."""
-        await self.host.delete(request, await principal_of(self._broker, context))
+        """Delete a queue without consumers. Raises what `QueueCoordinators.delete` raises."""
+        principal = await principal_of(self._broker, context)
+        await self._broker.queues.delete(request.group, request.topic, principal=principal)
         return pb.DeleteQueueResponse()
 
 
-async def _read(
-    requests: AsyncIterator[pb.QueueRequest], queue: RunningQueue, consumer: QueueConsumer
-) -> None:
+def response_of(said: object) -> pb.QueueResponse:
+    """What `QueueConsumer.next` gives, as protobuf."""
+    if isinstance(said, QueueDelivery):
+        return delivery_message(said)
+    assert isinstance(said, pb.QueueResponse)
+    return said
+
+
+async def _read(requests: AsyncIterator[pb.QueueRequest], consumer: QueueConsumer) -> None:
     """Settlements of one stream, until it ends."""
     room = asyncio.Semaphore(_UNANSWERED_MAX)
     failure: LakeMQError | None = None
     try:
         async for request in requests:
             await room.acquire()
-            _settle(request, queue, consumer, room)
+            _settle(request, consumer, room)
     except LakeMQError as error:
         failure = error
     finally:
         consumer.end(failure)
 
 
-def _settle(
-    request: pb.QueueRequest, queue: RunningQueue, consumer: QueueConsumer, room: asyncio.Semaphore
-) -> None:
+def _settle(request: pb.QueueRequest, consumer: QueueConsumer, room: asyncio.Semaphore) -> None:
     settle = request.settle
     try:
         _check(request)
-        lost, persisted = queue.settle(consumer, settle)
+        lost, persisted = consumer.settle(
+            settle.partition,
+            [(each.first, each.last) for each in settle.ranges],
+            Settlement(settle.settlement),
+            settle.delay_ms if settle.HasField("delay_ms") else -1,
+        )
     except LakeMQError as error:
         room.release()
         answer = pb.RecordsSettled(request_id=settle.request_id, error=error_message(error))

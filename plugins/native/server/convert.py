@@ -92,13 +92,6 @@ def native_addresses(nodes: Iterable[NodeInfo]) -> dict[str, str]:
     return {each.node_id: each.addresses.get("native", "") for each in nodes}
 
 
-def other_leaders(node_id: str, nodes: Iterable[NodeInfo], topic: TopicInfo | None) -> list[str]:
-    """Native addresses of the nodes but `node_id` that lead partitions of a topic; none where it is
-    not there yet."""
-    leaders = [each.leader or "" for each in topic.leaders] if topic is not None else ()
-    return other_addresses(node_id, nodes, leaders)
-
-
 def other_addresses(node_id: str, nodes: Iterable[NodeInfo], named: Iterable[str]) -> list[str]:
     """Native addresses of those nodes that are named, but for `node_id`."""
     addresses = native_addresses(nodes)

@@ -16,7 +16,7 @@ import pytest
 
 import lakemq
 from lakemq.broker_core.api.records.partitioner import partition_of
-from lakemq.plugins.native.queues.snapshot import QUEUES_TOPIC
+from lakemq.broker_core.queues.snapshot import QUEUES_TOPIC
 from lakemq.testing import Cluster
 from tests.support.cluster.load import Sender, until
 from tests.support.cluster.queue_load import Consumers, backlog

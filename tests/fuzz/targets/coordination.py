@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from lakemq.broker_core.api.errors import InvalidRequest
 from lakemq.broker_core.api.groups.types import GroupCommit, OffsetToCommit, check_group_name
+from lakemq.broker_core.api.queues.types import QueueSettings
 from lakemq.broker_core.api.transactions.types import CommitTry, Owner, StagedBatchId
 from lakemq.broker_core.api.types import TopicConfig, TopicPartition
 from lakemq.broker_core.groups.asked_offsets import decode_asked, encode_asked
@@ -30,6 +31,14 @@ from lakemq.broker_core.groups.offset_table import (
     decode_value,
     encode_key,
     encode_value,
+)
+from lakemq.broker_core.queues import snapshot as queues
+from lakemq.broker_core.queues.settings import (
+    agreed,
+    checked,
+    decode_settings,
+    encode_settings,
+    known,
 )
 from lakemq.broker_core.scheduling.formats import (
     EndedSchedule,
@@ -67,15 +76,7 @@ from lakemq.plugins.native.proto import (
     security_pb2,
     transactions_pb2,
 )
-from lakemq.plugins.native.queues import snapshot as queues
 from lakemq.plugins.native.queues.convert import given_settings
-from lakemq.plugins.native.queues.settings import (
-    QueueSettings,
-    agreed,
-    checked,
-    decode_settings,
-    encode_settings,
-)
 from lakemq.plugins.native.server.convert import config_values, topic_config
 from lakemq.plugins.native.services.transactions import owner_of
 from tests.fuzz.registry import pieces, target
@@ -243,7 +244,7 @@ def requests(data: bytes) -> None:
             elif field.name == "owner" and hasattr(value, "kind"):
                 owner_of(value)
             elif field.name == "settings":
-                given = given_settings(value)
+                given = known(given_settings(value))
                 agreed(checked(QueueSettings(**given)), given)
             elif field.name == "offsets":
                 for each in value:

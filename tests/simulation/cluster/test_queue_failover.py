@@ -19,16 +19,16 @@ import pytest
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.records.batch import RecordBatch, encode, read_header
 from lakemq.broker_core.api.types import ANONYMOUS, Acks, Columns
-from lakemq.plugins.native.config import NativeSettings
+from lakemq.broker_core.queues import dead_letters, partition_runtime, queue
+from lakemq.broker_core.queues.consumer import QueueConsumer
+from lakemq.broker_core.queues.host import QueueHost
+from lakemq.broker_core.queues.partition_runtime import QueuePartitionRuntime
+from lakemq.broker_core.queues.queue import RunningQueue
+from lakemq.broker_core.queues.snapshot import QUEUES_TOPIC
+from lakemq.broker_core.queues.source import RecordSource
+from lakemq.broker_core.queues.store import QueueStore, QueueTable
 from lakemq.plugins.native.proto import queues_pb2 as pb
-from lakemq.plugins.native.queues import dead_letters, partition_runtime, queue, service
-from lakemq.plugins.native.queues.consumer import QueueConsumer
-from lakemq.plugins.native.queues.host import QueueHost
-from lakemq.plugins.native.queues.partition_runtime import QueuePartitionRuntime
-from lakemq.plugins.native.queues.queue import RunningQueue
-from lakemq.plugins.native.queues.snapshot import QUEUES_TOPIC
-from lakemq.plugins.native.queues.source import RecordSource
-from lakemq.plugins.native.queues.store import QueueStore, QueueTable
+from lakemq.plugins.native.queues import service
 from tests.support.cluster.queue_history import Given, QueueHistory, judged
 from tests.support.cluster.simulated_brokers import SimulatedBroker, World
 from tests.support.seeds import seeds
@@ -38,7 +38,7 @@ NODES = ("a", "b", "c")
 RECORDS = 60
 SOUR = 10
 # A consumer that leaves has failed with what it holds: so often none does with one record.
-SETTINGS = pb.QueueSettings(attempts_max=6, dead_letter="dead", backoff_ms=1, lock_ms=5_000)
+SETTINGS = {"attempts_max": 6, "dead_letter": "dead", "backoff_ms": 1, "lock_ms": 5_000}
 
 
 def clock_ms() -> int:
@@ -109,7 +109,7 @@ class Run:
 
     async def start(self, name: str) -> None:
         broker: Any = SimulatedBroker(self.world, name)
-        self.hosts[name] = QueueHost(broker, NativeSettings())
+        self.hosts[name] = QueueHost(broker)
         await self.hosts[name].start()
 
     async def send(self) -> None:
@@ -144,25 +144,26 @@ class Run:
             host = self.hosts.get(self.dice.choice(NODES))
             if host is None:
                 continue
-            opened = pb.OpenQueue(group="g", topic="jobs", settings=SETTINGS, prefetch=5)
             with suppress(LakeMQError):
-                joined, consumer = await host.join(opened, ANONYMOUS)
+                consumer = await host.open(
+                    "g", "jobs", principal=ANONYMOUS, prefetch=5, given=SETTINGS
+                )
                 try:
-                    await self.read(joined, consumer)
+                    await self.read(consumer)
                 finally:
-                    joined.leave(consumer)
+                    consumer.close()
 
-    async def read(self, joined: RunningQueue, consumer: QueueConsumer) -> None:
+    async def read(self, consumer: QueueConsumer) -> None:
         asked: dict[int, tuple[Given, bool]] = {}
         room = asyncio.Semaphore(1000)
-        while (said := await consumer.next()) is not None:
+        while (told := await consumer.next()) is not None:
+            said = service.response_of(told)
             if said.HasField("settled"):
                 given, sour = asked.pop(said.settled.request_id)
                 if not said.settled.HasField("error") and not said.settled.lost:
                     (self.history.failed if sour else self.history.settled)(given)
             if not said.HasField("delivery"):
                 continue
-            joined.wake()
             delivery, number = said.delivery, said.delivery.partition
             offsets = RecordBatch(delivery.batch).offsets()
             for offset, attempt in zip(offsets, delivery.attempts, strict=True):
@@ -178,7 +179,7 @@ class Run:
                     settlement=pb.SETTLEMENT_RETRY if sour else pb.SETTLEMENT_ACCEPT,
                 )  # fmt: skip
                 await room.acquire()
-                service._settle(pb.QueueRequest(settle=settle), joined, consumer, room)
+                service._settle(pb.QueueRequest(settle=settle), consumer, room)
 
 
 @pytest.mark.parametrize("seed", seeds(30))

@@ -41,12 +41,12 @@ from lakemq.broker_core.api.types import (
     TopicInfo,
 )
 from lakemq.broker_core.groups.offset_table import OFFSETS_TOPIC
+from lakemq.broker_core.queues.snapshot import QUEUES_TOPIC
 from lakemq.broker_core.transactions import formats
 from lakemq.plugins.mqtt.bridge.state_log import STATES
 from lakemq.plugins.mqtt.routing import delayed
 from lakemq.plugins.mqtt.server import ban_log
 from lakemq.plugins.mqtt.server.state_store import SESSIONS
-from lakemq.plugins.native.queues.snapshot import QUEUES_TOPIC
 from tests.support.node.crashing_broker import Crashed, CrashingBroker, Disk
 from tests.support.poison import garbage_lengths
 

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from lakemq.broker_core.api.errors import Unavailable
+from lakemq.broker_core.api.queues.types import QueueDelivery, QueueSettings, Settlement
+from lakemq.broker_core.queues.consumer import QueueConsumer
+from lakemq.broker_core.queues.partition_runtime import QueuePartitionRuntime
+from lakemq.broker_core.queues.partition_state import QueuePartitionState, fresh
+from lakemq.broker_core.queues.snapshot import Snapshot
 from lakemq.plugins.native.proto import queues_pb2 as pb
-from lakemq.plugins.native.queues.consumer import QueueConsumer
-from lakemq.plugins.native.queues.partition_runtime import QueuePartitionRuntime
-from lakemq.plugins.native.queues.partition_state import QueuePartitionState, Settlement, fresh
-from lakemq.plugins.native.queues.service import _settle
-from lakemq.plugins.native.queues.settings import QueueSettings
-from lakemq.plugins.native.queues.snapshot import Snapshot
+from lakemq.plugins.native.queues.service import _settle, response_of
 
 
 class Disk:
@@ -47,25 +47,25 @@ async def turns() -> None:
 async def test_nothing_is_answered_before_it_is_written() -> None:
     disk = Disk()
     partition = partition_on(disk)
-    consumer = QueueConsumer(1, 10)
 
-    def settled(_: QueueConsumer, __: pb.SettleRecords) -> Any:
+    def settled(*_: Any) -> Any:
         partition.state.settle(1, 0, Settlement.ACCEPT, 1)
         return [], partition.persisted()
 
     queue: Any = SimpleNamespace(settle=settled)
+    consumer = QueueConsumer(1, 10, queue)
     request = pb.QueueRequest(
         settle=pb.SettleRecords(request_id=7, ranges=[pb.OffsetRange(first=0, last=0)])
     )
     room = asyncio.Semaphore(5)
     await room.acquire()
-    _settle(request, queue, consumer, room)
+    _settle(request, consumer, room)
     answer = asyncio.create_task(consumer.next())
     await turns()
     assert not answer.done() and disk.written == []
     disk.goes_on.set()
     said = await answer
-    assert said is not None and said.settled.request_id == 7
+    assert response_of(said).settled.request_id == 7
     assert [each.start for each in disk.written] == [1]
 
 
@@ -83,7 +83,7 @@ async def test_what_is_settled_during_a_write_is_in_the_next() -> None:
 
 
 async def test_a_write_that_fails_is_tried_again_and_answered_late(monkeypatch: Any) -> None:
-    monkeypatch.setattr("lakemq.plugins.native.queues.partition_runtime._RETRY_FIRST_MS", 1)
+    monkeypatch.setattr("lakemq.broker_core.queues.partition_runtime._RETRY_FIRST_MS", 1)
     disk = Disk()
     disk.failures = 2
     disk.goes_on.set()
@@ -91,3 +91,18 @@ async def test_a_write_that_fails_is_tried_again_and_answered_late(monkeypatch: 
     partition.state.settle(1, 0, Settlement.ACCEPT, 1)
     await asyncio.wait_for(partition.persisted(), 5)
     assert [each.start for each in disk.written] == [1]
+
+
+async def test_the_next_delivery_is_prepared_when_the_one_before_was_taken() -> None:
+    woken: list[int] = []
+    queue: Any = SimpleNamespace(wake=lambda: woken.append(1))
+    consumer = QueueConsumer(1, 10, queue)
+    delivery = QueueDelivery(0, b"", [1], 5_000)
+    consumer.send(delivery)
+    assert not consumer.takes_deliveries
+    assert await consumer.next() is delivery
+    assert consumer.takes_deliveries and woken == []
+    consumer.send("answer")
+    assert await consumer.next() == "answer" and woken == [1]
+    consumer.end()
+    assert await consumer.next() is None and woken == [1]

@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemq.broker_core.api.errors import InvalidRequest
-from lakemq.plugins.native.queues.partition_state import (
+from lakemq.broker_core.queues.partition_state import (
     QueuePartitionState,
     Settlement,
     fresh,
     ranges,
 )
-from lakemq.plugins.native.queues.settings import (
+from lakemq.broker_core.queues.settings import (
     QueueSettings,
     agreed,
     checked,
     decode_settings,
     encode_settings,
 )
-from lakemq.plugins.native.queues.snapshot import (
+from lakemq.broker_core.queues.snapshot import (
     DeadLetterBatch,
     DeliveryState,
     QueueKey,

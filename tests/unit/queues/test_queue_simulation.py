@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lakemq.plugins.native.queues.partition_state import QueuePartitionState, Settlement, fresh
-from lakemq.plugins.native.queues.settings import QueueSettings
-from lakemq.plugins.native.queues.snapshot import (
+from lakemq.broker_core.api.queues.types import QueueSettings, Settlement
+from lakemq.broker_core.queues.partition_state import QueuePartitionState, fresh
+from lakemq.broker_core.queues.snapshot import (
     DeadLetterBatch,
     Snapshot,
     decode_snapshot,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from lakemq.broker_core.api.queues.types import QueueDelivery, QueueSettings
 from lakemq.broker_core.api.records.batch import encode, read_header
 from lakemq.broker_core.api.types import ANONYMOUS, Acks, Columns
-from lakemq.plugins.native.config import NativeSettings
-from lakemq.plugins.native.proto import queues_pb2 as pb
-from lakemq.plugins.native.queues.host import QueueHost
-from lakemq.plugins.native.queues.settings import QueueSettings, encode_settings
-from lakemq.plugins.native.queues.snapshot import (
+from lakemq.broker_core.queues.host import QueueHost
+from lakemq.broker_core.queues.settings import encode_settings
+from lakemq.broker_core.queues.snapshot import (
     QUEUES_TOPIC,
     DeliveryState,
     QueueKey,
@@ -45,14 +44,14 @@ async def upgraded() -> None:
     stored = encode(Columns(list(entries.values()), list(entries)), now_ms=1)
     await broker.partition(QUEUES_TOPIC, HOME).append(stored, read_header(stored), Acks.LEADER)
 
-    host = QueueHost(broker, NativeSettings())
+    host = QueueHost(broker)
     await host.start()
     assert host.names() == [("g", "jobs")]
-    _, consumer = await host.join(pb.OpenQueue(group="g", topic="jobs"), ANONYMOUS)
+    consumer = await host.open("g", "jobs", principal=ANONYMOUS)
     said = await consumer.next()
-    assert said is not None
-    assert list(said.delivery.attempts) == [3, 1, 1]
-    assert said.delivery.lock_ms == 7_000
+    assert isinstance(said, QueueDelivery)
+    assert said.attempts == [3, 1, 1]
+    assert said.lock_ms == 7_000
     assert world.topics[QUEUES_TOPIC].partitions == PARTITIONS
     assert len(world.parts[QUEUES_TOPIC, HOME].stored) == 1
     await host.stop()

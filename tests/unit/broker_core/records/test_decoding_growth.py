@@ -20,6 +20,7 @@ from lakemq.broker_core.api.schemas.formats import AvroFormat, JsonFormat
 from lakemq.broker_core.api.schemas.rules import json_problems
 from lakemq.broker_core.api.types import Columns, Compression
 from lakemq.broker_core.publishing.batch_check import HEADERS_MAX, check_columns
+from lakemq.broker_core.queues.snapshot import Run, Snapshot, decode_snapshot, encode_snapshot
 from lakemq.broker_core.transactions.formats import decode_state, encode_state
 from lakemq.broker_core.transactions.state import (
     CommitTarget,
@@ -27,7 +28,6 @@ from lakemq.broker_core.transactions.state import (
     PendingCommit,
     StagedRef,
 )
-from lakemq.plugins.native.queues.snapshot import Run, Snapshot, decode_snapshot, encode_snapshot
 from lakemq.plugins.native.wire.fetched import fetch_response, parse_fetch_response
 from tests.support.growth import Work, grows_linearly
 from tests.support.poison import sealed

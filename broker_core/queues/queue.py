@@ -6,26 +6,32 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader, UnknownTopic
 from lakemq.broker_core.api.leadership import check_partition
 from lakemq.broker_core.api.ports import Broker
-from lakemq.broker_core.api.types import CommittedBatch, TopicInfo
-from lakemq.plugins.native.proto import queues_pb2 as pb
-from lakemq.plugins.native.queues.consumer import QueueConsumer
-from lakemq.plugins.native.queues.dead_letters import DeadLetterWriter
-from lakemq.plugins.native.queues.partition_runtime import QueuePartitionRuntime, now_ms
-from lakemq.plugins.native.queues.partition_state import (
-    QueuePartitionState,
+from lakemq.broker_core.api.queues.types import (
+    QueueCounters,
+    QueueDelivery,
+    QueueDescription,
+    QueueLevels,
+    QueueLimits,
+    QueuePartition,
+    QueueSettings,
     Settlement,
+)
+from lakemq.broker_core.api.types import CommittedBatch, TopicInfo
+from lakemq.broker_core.queues.consumer import QueueConsumer, Ranges, Settled
+from lakemq.broker_core.queues.dead_letters import DeadLetterWriter
+from lakemq.broker_core.queues.partition_runtime import QueuePartitionRuntime, now_ms
+from lakemq.broker_core.queues.partition_state import (
+    QueuePartitionState,
     fresh,
     ranges,
 )
-from lakemq.plugins.native.queues.settings import QueueSettings
-from lakemq.plugins.native.queues.snapshot import QueueKey, Snapshot
-from lakemq.plugins.native.queues.source_log import SourceLog
+from lakemq.broker_core.queues.snapshot import QueueKey, Snapshot
+from lakemq.broker_core.queues.source_log import SourceLog
 
 _log = logging.getLogger(__name__)
 _REFRESH_S: Final = 1.0
@@ -34,24 +40,6 @@ _DELIVERY_RECORDS_MAX: Final = 1000
 _CLOSE_S: Final = 2.0
 
 Keep = Callable[[QueueKey, QueueSettings | Snapshot | None], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
-    """What one queue may use of the broker."""
-
-    window_records_max: int
-    """Unfinished records of a partition that are kept in memory."""
-    delivery_max_bytes: int
-
-
-@dataclass(slots=True)
-class QueueCounters:
-    """Records since the broker started, of all queues."""
-
-    delivered: int = 0
-    settled: int = 0
-    expired: int = 0
 
 
 class RunningQueue:
@@ -180,29 +168,32 @@ class RunningQueue:
         self.wake()
 
     def settle(
-        self, consumer: QueueConsumer, request: pb.SettleRecords
-    ) -> tuple[list[tuple[int, int]], asyncio.Future[None] | None]:
-        """Settle records: (ranges of offsets that the consumer does not hold, what to await before
-        that is answered). Raises UnknownPartition, NotLeader."""
+        self,
+        consumer: QueueConsumer,
+        partition: int,
+        given: Ranges,
+        settlement: Settlement,
+        delay_ms: int,
+    ) -> Settled:
+        """As `QueueConsumer.settle` of the port. Raises UnknownPartition, NotLeader."""
         self._check_here()
-        check_partition(self._broker.topic(self.topic.name), request.partition)
-        partition = self.partitions.get(request.partition)
+        check_partition(self._broker.topic(self.topic.name), partition)
+        found = self.partitions.get(partition)
+        if found is None:
+            return list(given), None
         lost: set[int] = set()
-        if partition is None:
-            return [(each.first, each.last) for each in request.ranges], None
-        kind, now = Settlement(request.settlement), now_ms()
-        delay_ms = request.delay_ms if request.HasField("delay_ms") else -1
-        for each in request.ranges:
-            for offset in range(each.first, each.last + 1):
-                if not partition.state.settle(consumer.number, offset, kind, now, delay_ms):
+        now = now_ms()
+        for first, last in given:
+            for offset in range(first, last + 1):
+                if not found.state.settle(consumer.number, offset, settlement, now, delay_ms):
                     lost.add(offset)
                 else:
-                    self._counters.settled += kind is not Settlement.EXTEND
+                    self._counters.settled += settlement is not Settlement.EXTEND
         # Locks are not persisted, so there is nothing to wait for.
-        if kind is Settlement.EXTEND:
+        if settlement is Settlement.EXTEND:
             return ranges(lost), None
         self.wake()
-        return ranges(lost), partition.persisted()
+        return ranges(lost), found.persisted()
 
     # -- the pump
 
@@ -325,19 +316,42 @@ class RunningQueue:
             return True
         self._counters.delivered += len(delivered)
         consumer.served = self._turn
-        consumer.send(
-            pb.QueueResponse(
-                delivery=pb.QueueDelivery(
-                    partition=partition.number,
-                    batch=batch,
-                    attempts=[each.attempt for each in delivered],
-                    lock_ms=self.settings.lock_ms,
-                )
-            )
-        )
+        attempts = [each.attempt for each in delivered]
+        consumer.send(QueueDelivery(partition.number, batch, attempts, self.settings.lock_ms))
         return True
 
     # -- for operators
+
+    def description(self) -> QueueDescription:
+        """As of the last `look`."""
+        return QueueDescription(
+            self.group,
+            self.topic.name,
+            self.settings,
+            len(self.consumers),
+            [
+                QueuePartition(
+                    number,
+                    partition.state.start,
+                    partition.log.high_watermark,
+                    partition.state.held,
+                    partition.state.backlog(partition.log.high_watermark),
+                    len(partition.state.exhausted(1_000_000)),
+                )
+                for number, partition in sorted(self.partitions.items())
+            ],
+        )
+
+    def levels(self) -> QueueLevels:
+        """For metrics."""
+        parts = self.partitions.values()
+        return QueueLevels(
+            self.group,
+            self.topic.name,
+            len(self.consumers),
+            sum(each.state.held for each in parts),
+            sum(each.state.backlog(each.log.high_watermark) for each in parts),
+        )
 
     async def reset(self, offsets: dict[int, int]) -> None:
         """Continue from these offsets; only without consumers. Returns when that is on disk."""

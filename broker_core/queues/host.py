@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 from weakref import WeakValueDictionary
 
 from lakemq.broker_core.api.errors import (
@@ -24,47 +23,60 @@ from lakemq.broker_core.api.groups.types import check_group_name
 from lakemq.broker_core.api.leadership import leadership
 from lakemq.broker_core.api.limits.name_shares import NameShares
 from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.queues.types import (
+    EARLIEST,
+    LATEST,
+    GivenSettings,
+    QueueCounters,
+    QueueDescription,
+    QueueLevels,
+    QueueLimits,
+    QueueSettings,
+)
 from lakemq.broker_core.api.state.residents import Residents
 from lakemq.broker_core.api.types import Offset, Operation, Principal, Resource, TopicInfo
-from lakemq.plugins.native.config import NativeSettings
-from lakemq.plugins.native.proto import queues_pb2 as pb
-from lakemq.plugins.native.queues.consumer import QueueConsumer
-from lakemq.plugins.native.queues.convert import given_settings, queue_message
-from lakemq.plugins.native.queues.partition_state import fresh
-from lakemq.plugins.native.queues.queue import QueueCounters, QueueLimits, RunningQueue
-from lakemq.plugins.native.queues.settings import QueueSettings, agreed, checked
-from lakemq.plugins.native.queues.snapshot import QUEUES_TOPIC, QueueKey
-from lakemq.plugins.native.queues.store import QueueName, QueueStore, QueueTable
-from lakemq.plugins.native.server.convert import other_leaders
+from lakemq.broker_core.queues.consumer import QueueConsumer
+from lakemq.broker_core.queues.partition_state import fresh
+from lakemq.broker_core.queues.queue import RunningQueue
+from lakemq.broker_core.queues.settings import agreed, checked, known
+from lakemq.broker_core.queues.snapshot import QUEUES_TOPIC, QueueKey
+from lakemq.broker_core.queues.store import QueueName, QueueStore, QueueTable
 
 _log = logging.getLogger(__name__)
 _PREFETCH: int = 100
-EARLIEST, LATEST = -1, -2
 
 
 class QueueHost:
-    """The queues that this node coordinates: those of the partitions of the topic of queues that it
-    leads. All calls are made on the event loop."""
+    """Implements the `QueueCoordinators` port: queues of the partitions of the topic of queues that
+    this node leads. All calls are made on the event loop."""
 
-    def __init__(self, broker: Broker, settings: NativeSettings) -> None:
-        self.counters = QueueCounters()
+    def __init__(self, broker: Broker, limits: QueueLimits | None = None) -> None:
+        self._counters = QueueCounters()
         self._broker = broker
-        self.settings = settings
+        self._limits = limits or QueueLimits()
         self._store = QueueStore(broker)
         self._residents = Residents(broker, self._store.topic, self)
-        self._shares = NameShares(
-            "queues",
-            self._store,
-            names_max=settings.queues_max,
-            user_share_max=settings.user_share_max,
-        )
+        self._shares = self._shares_of_now()
         self._running: dict[QueueName, RunningQueue] = {}
         # Held by all that creates, alters or deletes a queue: these write several records of the
         # state topic, and look at what is there before.
         self._changing: WeakValueDictionary[QueueName, asyncio.Lock] = WeakValueDictionary()
         self._cleaning: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count(1)
-        self._limits = QueueLimits(settings.queue_window_records_max, settings.fetch_max_bytes)
+
+    def configure(self, limits: QueueLimits) -> None:
+        """As in the port."""
+        before, self._limits = self._limits, limits
+        if (limits.queues_max, limits.user_share_max) != (before.queues_max, before.user_share_max):
+            self._shares = self._shares_of_now()
+
+    def _shares_of_now(self) -> NameShares:
+        return NameShares(
+            "queues",
+            self._store,
+            names_max=self._limits.queues_max,
+            user_share_max=self._limits.user_share_max,
+        )
 
     async def start(self) -> None:
         """Read back the queues of this node, and follow which these are."""
@@ -141,16 +153,18 @@ class QueueHost:
             raise UnknownGroup(f"there is no queue of group {name[0]!r} on topic {name[1]!r}")
         return table
 
-    def coordinator_of(self, name: QueueName) -> str:
-        """Node that coordinates the queue; empty: none does now, or the first use will tell."""
-        partition = self._store.partition_of(name)
+    def coordinator_of(self, group: str, topic: str) -> str:
+        """As in the port."""
+        partition = self._store.partition_of((group, topic))
         if partition is None:
             return ""
         return leadership(self._broker.topic(QUEUES_TOPIC), partition).leader or ""
 
-    def other_coordinators(self) -> list[str]:
-        """Native addresses of the other nodes that coordinate queues."""
-        return other_leaders(self._broker.node_id, self._broker.nodes(), self._store.topic.info)
+    def coordinators(self) -> Sequence[str]:
+        """As in the port, in order."""
+        info = self._store.topic.info
+        leaders = info.leaders if info is not None else ()
+        return sorted({each.leader for each in leaders if each.leader})
 
     def _change(self, name: QueueName) -> asyncio.Lock:
         return self._changing.setdefault(name, asyncio.Lock())
@@ -161,44 +175,52 @@ class QueueHost:
         """The running queues."""
         return list(self._running.values())
 
-    def dead_letters(self) -> int:
-        """Dead letters written since the broker started."""
-        return sum(
+    def levels(self) -> Sequence[QueueLevels]:
+        """As in the port."""
+        return [queue.levels() for queue in self.queues()]
+
+    @property
+    def counters(self) -> QueueCounters:
+        """As in the port."""
+        written = sum(
             each.written for queue in self.queues() for each in queue.dead_letter_writers.values()
         )
+        return replace(self._counters, dead_letters=written)
 
     # -- consumers
 
-    async def join(
-        self, request: pb.OpenQueue, principal: Principal
-    ) -> tuple[RunningQueue, QueueConsumer]:
-        """Open a queue for one consumer; it is created if it does not exist. Raises InvalidRequest,
-        NotAuthorized, UnknownTopic, NotLeader (another node coordinates the queue)."""
-        self._check(request.group, request.topic, principal, Operation.READ)
-        prefetch = request.prefetch or _PREFETCH
-        if not 1 <= prefetch <= self.settings.queue_prefetch_max:
-            raise InvalidRequest(
-                f"prefetch is {prefetch}; it takes 1 to {self.settings.queue_prefetch_max}"
-            )
-        given = given_settings(request.settings)
-        name = (request.group, request.topic)
+    async def open(
+        self,
+        group: str,
+        topic: str,
+        *,
+        principal: Principal,
+        prefetch: int = 0,
+        given: GivenSettings | None = None,
+    ) -> QueueConsumer:
+        """As in the port."""
+        self._check(group, topic, principal, Operation.READ)
+        prefetch, limits = prefetch or _PREFETCH, self._limits
+        if not 1 <= prefetch <= limits.prefetch_max:
+            raise InvalidRequest(f"prefetch is {prefetch}; it takes 1 to {limits.prefetch_max}")
+        asked, name = known(given), (group, topic)
         await self._arrive(name)
         async with self._change(name):
-            topic = self._broker.topic(request.topic)
+            info = self._broker.topic(topic)
             settings = self._table(name).settings.get(name)
             if settings is None:
-                await self._create(name, topic, given, principal)
+                await self._create(name, info, asked, principal)
             else:
-                agreed(settings, given)
+                agreed(settings, asked)
             queue = await self._queue(name)
-        if len(queue.consumers) >= self.settings.queue_consumers_max:
+        if len(queue.consumers) >= self._limits.consumers_max:
             raise InvalidRequest(
                 f"queue {name} has {len(queue.consumers)} consumers, as many as "
                 "queue_consumers_max allows"
             )
-        consumer = QueueConsumer(next(self._numbers), prefetch)
+        consumer = QueueConsumer(next(self._numbers), prefetch, queue)
         queue.join(consumer)
-        return queue, consumer
+        return consumer
 
     def _check(self, group: str, topic: str, principal: Principal, operation: Operation) -> None:
         check_group_name(group)
@@ -207,11 +229,11 @@ class QueueHost:
         self._broker.authorize(principal, may, Resource("topic", topic))
 
     async def _create(
-        self, name: QueueName, topic: TopicInfo, given: dict[str, Any], principal: Principal
+        self, name: QueueName, topic: TopicInfo, given: GivenSettings, principal: Principal
     ) -> None:
         """Its start offsets are persisted before its settings: a queue exists with both or not at
         all."""
-        settings = checked(replace(QueueSettings(), **given))
+        settings = checked(_with(QueueSettings(), given))
         await self._check_dead_letter(settings.dead_letter, topic.name, principal)
         bounds = await self._bounds(topic.name, range(topic.partitions))
         table = self._table(name)
@@ -257,7 +279,7 @@ class QueueHost:
             table = self._table(name)
             table.forget_snapshots(name)
         queue = self._running[name] = RunningQueue(
-            self._broker, name[0], topic, settings, self._store.keep, self._limits, self.counters,
+            self._broker, name[0], topic, settings, self._store.keep, self._limits, self._counters,
             partial(self._check_here, name),
         )  # fmt: skip
         for number in range(topic.partitions):
@@ -270,17 +292,17 @@ class QueueHost:
 
     # -- operators
 
-    def names(self) -> list[QueueName]:
-        """(group, topic) of all queues that this node coordinates, in no order."""
+    def names(self) -> Sequence[QueueName]:
+        """As in the port."""
         return self._store.names()
 
     async def describe(
-        self, request: pb.DescribeQueuesRequest, principal: Principal
-    ) -> list[pb.Queue]:
-        """Queues that the principal may see; those that other nodes coordinate are left out."""
+        self, group: str = "", topic: str = "", *, principal: Principal
+    ) -> Sequence[QueueDescription]:
+        """As in the port."""
         found = []
         for name in sorted(self._store.names()):
-            if request.group not in ("", name[0]) or request.topic not in ("", name[1]):
+            if group not in ("", name[0]) or topic not in ("", name[1]):
                 continue
             try:
                 self._check(*name, principal, Operation.DESCRIBE)
@@ -289,28 +311,28 @@ class QueueHost:
             except LakeMQError:  # not the caller's to see, or its topic is gone, or it has moved
                 continue
             await queue.look()
-            found.append(queue_message(queue))
+            found.append(queue.description())
         return found
 
-    async def alter(self, request: pb.AlterQueueRequest, principal: Principal) -> QueueSettings:
-        """Change or create a queue; its settings from now on. Raises UnknownTopic, InvalidRequest,
-        NotAuthorized, GroupNotEmpty (`order` of a queue in use), NotLeader."""
-        self._check(request.group, request.topic, principal, Operation.ALTER)
-        given = given_settings(request.settings)
-        name = (request.group, request.topic)
+    async def alter(
+        self, group: str, topic: str, given: GivenSettings, *, principal: Principal
+    ) -> QueueSettings:
+        """As in the port."""
+        self._check(group, topic, principal, Operation.ALTER)
+        asked, name = known(given), (group, topic)
         await self._arrive(name)
         async with self._change(name):
-            topic = self._broker.topic(request.topic)
+            info = self._broker.topic(topic)
             table = self._table(name)
             if name not in table.settings:
-                await self._create(name, topic, given, principal)
+                await self._create(name, info, asked, principal)
                 return table.settings[name]
             queue = await self._queue(name)
-            settings = checked(replace(queue.settings, **given))
+            settings = checked(_with(queue.settings, asked))
             if settings.order != queue.settings.order and queue.consumers:
                 raise GroupNotEmpty(f"queue {name} has consumers; its order can't change now")
             if settings.dead_letter != queue.settings.dead_letter:
-                await self._check_dead_letter(settings.dead_letter, topic.name, principal)
+                await self._check_dead_letter(settings.dead_letter, topic, principal)
             await self._store.keep(QueueKey(*name), settings)
             table = self._table(name)
             table.settings[name] = settings
@@ -327,34 +349,33 @@ class QueueHost:
             table.snapshots[QueueKey(*name, number)] = partition.state.snapshot()
         self._running.pop(name, None)
 
-    async def reset(self, request: pb.ResetQueueRequest, principal: Principal) -> None:
-        """Continue from other offsets. Raises UnknownGroup, GroupNotEmpty, UnknownPartition,
-        OffsetOutOfRange, NotAuthorized, NotLeader."""
-        self._check(request.group, request.topic, principal, Operation.ALTER)
-        name = (request.group, request.topic)
+    async def reset(
+        self, group: str, topic: str, offsets: Mapping[int, int], *, principal: Principal
+    ) -> None:
+        """As in the port."""
+        self._check(group, topic, principal, Operation.ALTER)
+        name = (group, topic)
         await self._arrive(name)
         async with self._change(name):
             await self._unused(name)
-            bounds = await self._bounds(request.topic, request.offsets)
-            offsets = {}
-            for number, offset in request.offsets.items():
+            bounds = await self._bounds(topic, offsets)
+            wanted = {}
+            for number, offset in offsets.items():
                 low, high = bounds[number]
-                offsets[number] = {EARLIEST: low, LATEST: high}.get(offset, offset)
-                if not low <= offsets[number] <= high:
+                wanted[number] = {EARLIEST: low, LATEST: high}.get(offset, offset)
+                if not low <= wanted[number] <= high:
                     raise OffsetOutOfRange(
-                        f"offset {offset} is not within {low}..{high} of {request.topic} "
-                        f"partition {number}"
+                        f"offset {offset} is not within {low}..{high} of {topic} partition {number}"
                     )
             queue = await self._unused(name)
-            for number in offsets.keys() - queue.partitions.keys():
+            for number in wanted.keys() - queue.partitions.keys():
                 queue.add_partition(fresh(queue.topic.topic_id, 0), number)
-            await queue.reset(offsets)
+            await queue.reset(wanted)
 
-    async def delete(self, request: pb.DeleteQueueRequest, principal: Principal) -> None:
-        """Delete a queue and its state. Raises UnknownGroup, GroupNotEmpty, NotAuthorized,
-        NotLeader."""
-        self._check(request.group, request.topic, principal, Operation.DELETE)
-        name = (request.group, request.topic)
+    async def delete(self, group: str, topic: str, *, principal: Principal) -> None:
+        """As in the port."""
+        self._check(group, topic, principal, Operation.DELETE)
+        name = (group, topic)
         await self._arrive(name)
         async with self._change(name):
             queue = await self._unused(name)
@@ -380,3 +401,7 @@ class QueueHost:
             del table.snapshots[key]
         await self._store.keep(QueueKey(*name), None)
         del table.settings[name]
+
+
+def _with(settings: QueueSettings, given: GivenSettings) -> QueueSettings:
+    return replace(settings, **given)  # type: ignore[arg-type]  # `known` has checked the kinds

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.queues.types import QueueSettings
 from lakemq.broker_core.api.records.partitioner import partition_of
 from lakemq.broker_core.api.state.state_topic import StateTopic
 from lakemq.broker_core.api.types import Acks
-from lakemq.plugins.native.queues.settings import QueueSettings, decode_settings, encode_settings
-from lakemq.plugins.native.queues.snapshot import (
+from lakemq.broker_core.queues.settings import decode_settings, encode_settings
+from lakemq.broker_core.queues.snapshot import (
     QUEUES_TOPIC,
     QueueKey,
     Snapshot,

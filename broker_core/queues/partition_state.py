@@ -11,15 +11,14 @@ consumer at a time, and order per key survives redeliveries.
 
 from __future__ import annotations
 
-import enum
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lakemq.plugins.native.queues.settings import QueueSettings
-from lakemq.plugins.native.queues.snapshot import (
+from lakemq.broker_core.api.queues.types import QueueSettings, Settlement
+from lakemq.broker_core.queues.snapshot import (
     DeadLetterBatch,
     DeadLetterReason,
     DeliveryState,
@@ -27,21 +26,6 @@ from lakemq.plugins.native.queues.snapshot import (
     Snapshot,
     compact,
 )
-
-
-class Settlement(enum.IntEnum):
-    """How a consumer settles a record that it acquired (AcknowledgeType of KIP-932)."""
-
-    ACCEPT = 0
-    """Processed."""
-    RETRY = 1
-    """Failed: deliver it again after a backoff."""
-    RELEASE = 2
-    """Not processed: deliver it again, and do not count this attempt."""
-    REJECT = 3
-    """Never deliver it again: write it to the dead letters, or drop it if the queue has none."""
-    EXTEND = 4
-    """Still being processed: restart the lock's time."""
 
 
 class Delivered(NamedTuple):

@@ -11,9 +11,10 @@ from typing import Final
 
 from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader, OffsetOutOfRange
-from lakemq.plugins.native.queues.partition_state import Delivered, QueuePartitionState, Settlement
-from lakemq.plugins.native.queues.snapshot import Snapshot
-from lakemq.plugins.native.queues.source import Readable, RecordSource, SourceRecord, batch_of
+from lakemq.broker_core.api.queues.types import Settlement
+from lakemq.broker_core.queues.partition_state import Delivered, QueuePartitionState
+from lakemq.broker_core.queues.snapshot import Snapshot
+from lakemq.broker_core.queues.source import Readable, RecordSource, SourceRecord, batch_of
 
 _log = logging.getLogger(__name__)
 _RETRY_FIRST_MS: Final = 250

@@ -19,9 +19,9 @@ from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.records.batch import ProducerStamp, encode, read_header
 from lakemq.broker_core.api.records.headers import encode_headers
 from lakemq.broker_core.api.types import Acks, Columns, TopicInfo
-from lakemq.plugins.native.queues.partition_runtime import QueuePartitionRuntime
-from lakemq.plugins.native.queues.snapshot import DeadLetterBatch, DeadLetterReason, DeliveryState
-from lakemq.plugins.native.queues.source import SourceRecord
+from lakemq.broker_core.queues.partition_runtime import QueuePartitionRuntime
+from lakemq.broker_core.queues.snapshot import DeadLetterBatch, DeadLetterReason, DeliveryState
+from lakemq.broker_core.queues.source import SourceRecord
 
 _log = logging.getLogger(__name__)
 _RECORDS_MAX: Final = 100

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Final
 
 from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.broker_core.api.queues.types import GivenSettings, QueueSettings
 
 ORDERS: Final = ("none", "key")
 STARTS: Final = ("earliest", "latest")
@@ -17,31 +18,6 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "backoff_ms": (0, 24 * _HOUR_MS),
     "backoff_ms_max": (0, 24 * _HOUR_MS),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSettings:
-    """Settings of a queue, the same for all its consumers."""
-
-    lock_ms: int = 30_000
-    """How long a delivered record stays locked for its consumer (ms)."""
-    attempts_max: int = 0
-    """Failed deliveries after which a record goes to `dead_letter`; 0: it never does."""
-    dead_letter: str = ""
-    """Topic of dead letters; empty: there is none."""
-    order: str = "none"
-    """`key`: of each key one record at a time, the oldest first; `none`: any record at any time."""
-    backoff_ms: int = 1000
-    """Pause before the second delivery of a record that was handed back; doubles each time (ms)."""
-    backoff_ms_max: int = 60_000
-    """Longest pause (ms)."""
-    start: str = "earliest"
-    """`earliest` or `latest`: where a new queue, or a partition that is new to it, begins."""
-
-    def backoff_of(self, attempts: int) -> int:
-        """Pause before the next delivery, after `attempts` of them (ms)."""
-        # The shift is bounded because attempts need not be: the number would grow without end.
-        return min(self.backoff_ms_max, self.backoff_ms << min(20, max(0, attempts - 1)))
 
 
 def checked(settings: QueueSettings) -> QueueSettings:
@@ -59,7 +35,18 @@ def checked(settings: QueueSettings) -> QueueSettings:
     return settings
 
 
-def agreed(settings: QueueSettings, given: dict[str, str | int]) -> None:
+def known(given: GivenSettings | None) -> GivenSettings:
+    """Raises InvalidRequest: no setting has that name, or its value is of another kind."""
+    kinds = {field.name: type(field.default) for field in fields(QueueSettings)}
+    for name, value in (given or {}).items():
+        if name not in kinds:
+            raise InvalidRequest(f"a queue has no setting {name!r}; it has {', '.join(kinds)}")
+        if type(value) is not kinds[name]:
+            raise InvalidRequest(f"{name} is {value!r}; it takes {kinds[name].__name__}")
+    return given or {}
+
+
+def agreed(settings: QueueSettings, given: GivenSettings) -> None:
     """Raises InvalidRequest if a consumer asks for settings other than those of the queue."""
     for name, value in given.items():
         holds = getattr(settings, name)
@@ -83,8 +70,8 @@ def decode_settings(data: bytes) -> QueueSettings:
         raise ValueError("nested too deep") from None
     if not isinstance(values, dict):
         raise ValueError("not an object")
-    known = {field.name for field in fields(QueueSettings)}
+    names = {field.name for field in fields(QueueSettings)}
     try:
-        return checked(replace(QueueSettings(), **{k: v for k, v in values.items() if k in known}))
+        return checked(replace(QueueSettings(), **{k: v for k, v in values.items() if k in names}))
     except (TypeError, InvalidRequest) as error:
         raise ValueError(str(error)) from None

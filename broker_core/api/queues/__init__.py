@@ -1,0 +1,1 @@
+"""Types and port of queues."""
