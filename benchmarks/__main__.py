@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatch
+from functools import reduce
 from pathlib import Path
 
 from benchmarks.harness import compare, history, report
@@ -20,9 +21,13 @@ from benchmarks.harness.declare import Growth, Work
 from benchmarks.harness.runner import WARM_SHARE, run_growth, run_work
 
 ROOT = Path(__file__).parents[1]
+KEPT = ("memory_MB:", "descriptors:", "threads:", "files_MB:", "refused")
+"""Lines of a soak that stand on the page."""
 PAGE = ROOT / "docs" / "performance.md"
 PICTURES = ROOT / "docs" / "pictures" / "performance"
 HISTORY = ROOT / "benchmarks" / "history"
+SCRATCH = ROOT / "build" / "bench"
+"""On the disk of the checkout; a temporary folder may lie in memory."""
 START_S = 2.0
 ROUND_S = 0.8
 """About what a side takes to start, and the generators in each round."""
@@ -74,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         for work in works:
             rounds = arguments.rounds or work.rounds
             result = run_work(work, rounds, arguments.scale, Path(name), tell)
+            result.began = began
             done.results[work.name] = result
         for growth in growths:
             done.curves[growth.name] = run_growth(growth, arguments.scale, Path(name), tell)
@@ -82,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     path.write_text(done.dumps())
     tell(f"history: {path}")
     if not arguments.no_page:
-        publish(done, arguments.merge)
+        return published(arguments)
     return 0
 
 
@@ -90,13 +96,16 @@ def tell(text: str) -> None:
     print(text, flush=True)
 
 
-def publish(done: history.Run, merge: Path | None) -> None:
-    """Tables into the page, plots beside it; works of `merge` that were not run now stay."""
+def publish(folder: Path) -> None:
+    """Tables into the page and plots beside it, of the newest run of each work in the history.
+    Raises NotHistory."""
     from benchmarks.harness import plots
     from benchmarks.works import GROWTHS, WORKS
 
-    if merge is not None:
-        done = history.load(merge).merged(done)
+    runs = [history.load(path) for path in sorted(folder.glob("*.json"))]
+    if not runs:
+        raise history.NotHistory(f"{folder} holds no run")
+    done = reduce(history.Run.merged, runs)
     PICTURES.mkdir(parents=True, exist_ok=True)
     plots.ratio_bars(WORKS, done.results, PICTURES / "ratios.png")
     for growth in GROWTHS:
@@ -118,21 +127,27 @@ def compared(arguments: argparse.Namespace) -> int:
 
 def published(arguments: argparse.Namespace) -> int:
     try:
-        runs = [history.load(path) for path in arguments.runs]
+        publish(arguments.history)
     except history.NotHistory as error:
         print(error, file=sys.stderr)
         return 2
-    done = runs[0]
-    for later in runs[1:]:
-        done = done.merged(later)
-    publish(done, None)
     return 0
 
 
 def soaked(arguments: argparse.Namespace) -> int:
     from benchmarks.soak import soak
 
-    return soak(arguments.hours, arguments.trace, arguments.folder, PICTURES, tell)
+    said: list[str] = []
+
+    def tell_and_keep(text: str) -> None:
+        said.append(text)
+        tell(text)
+
+    code = soak(arguments.hours, arguments.trace, arguments.folder, PICTURES, tell_and_keep)
+    lines = [f"- {line}" for line in said if line.startswith(KEPT)]
+    text = "\n".join(["![soak](pictures/performance/soak.png)\n", *lines])
+    PAGE.write_text(report.page(PAGE.read_text(), {"soak": text}))
+    return code
 
 
 def profiled(arguments: argparse.Namespace) -> int:
@@ -152,12 +167,6 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--rounds", type=int, default=0)
     one.add_argument("--scale", type=float, default=1.0, help="of the time of each load")
     one.add_argument("--history", type=Path, default=HISTORY, metavar="FOLDER")
-    one.add_argument(
-        "--merge",
-        type=Path,
-        metavar="RUN",
-        help="an earlier run, whose other works stay in the tables",
-    )
     one.add_argument("--no-page", action="store_true", help="write the history only")
     one.set_defaults(run=run)
     two = commands.add_parser("list", help="works, with what each takes on a quiet machine")
@@ -167,10 +176,8 @@ def parser() -> argparse.ArgumentParser:
     three.add_argument("old", type=Path)
     three.add_argument("new", type=Path)
     three.set_defaults(run=compared)
-    four = commands.add_parser(
-        "publish", help="write the page from earlier runs, later ones on top"
-    )
-    four.add_argument("runs", type=Path, nargs="+")
+    four = commands.add_parser("publish", help="write the page from the runs of the history")
+    four.add_argument("--history", type=Path, default=HISTORY, metavar="FOLDER")
     four.set_defaults(run=published)
     five = commands.add_parser(
         "soak", help="mixed load for hours: memory, descriptors, threads, latency"
@@ -183,14 +190,13 @@ def parser() -> argparse.ArgumentParser:
     six.add_argument("--seconds", type=float, default=5.0)
     six.set_defaults(run=profiled)
     for each in (one, five, six):
-        each.add_argument(
-            "--folder", type=Path, help="on the disk to measure; default: the temporary folder"
-        )
+        each.add_argument("--folder", type=Path, default=SCRATCH, help="on the disk to measure")
     return found
 
 
 def main(words: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(words)
+    SCRATCH.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     code: int = arguments.run(arguments)
     if time.monotonic() - began > 1:

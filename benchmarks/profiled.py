@@ -54,11 +54,11 @@ def node(folder: Path, out: Path):  # type: ignore[no-untyped-def]
 
 
 def threads(pid: int) -> dict[str, float]:
-    """Thread name -> CPU time so far (s); threads of one name together."""
+    """CPU time so far (s): of the event loop's thread, and of the others together."""
     found: dict[str, float] = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         fields = (task / "stat").read_text().rpartition(")")[2].split()
-        name = (task / "comm").read_text().strip()
+        name = "event loop" if task.name == str(pid) else "other threads"
         used = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         found[name] = found.get(name, 0.0) + used
     return found

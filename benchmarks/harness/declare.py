@@ -139,6 +139,8 @@ class Result:
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     took_s: float = 0.0
+    began: str = ""
+    """UTC, ISO 8601: of the run that measured it."""
 
 
 @dataclass
@@ -149,3 +151,5 @@ class Curve:
     points: dict[str, list[tuple[float, Sample]]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     took_s: float = 0.0
+    began: str = ""
+    """UTC, ISO 8601: of the run that measured it."""

@@ -11,6 +11,8 @@ from benchmarks.harness.statistics import Estimate, ratio
 
 HUES = ("#0b62c4", "#c2410c", "#15803d", "#7e22ce", "#475569", "#b91c1c")
 INCHES_WIDE = 7.0
+PACED = 0.02
+"""Rates that differ by less are those that the load gave."""
 
 
 def hue(name: str, names: Sequence[str]) -> str:
@@ -32,7 +34,8 @@ def ratio_bars(works: Sequence[Work], results: dict[str, Result], path: Path) ->
                 theirs = values(result.samples[peer], key)
                 more = FIGURES[key].better == "more"
                 found = ratio(mine, theirs) if more else ratio(theirs, mine)
-                if found and found.median > 0:
+                paced = key == "rate" and found and abs(found.median - 1) < PACED
+                if found and found.median > 0 and not paced:
                     bars.append((f"{work.name}, {FIGURES[key].title.split(',')[0]}, {peer}", found))
     if not bars:
         return False

@@ -125,7 +125,8 @@ def bound_by_generator(result: Result) -> list[str]:
     ]
 
 
-def work_text(work: Work, result: Result) -> str:
+def work_text(work: Work, result: Result, began: str = "") -> str:
+    """`began`: of the run whose tables these are; a result of another one tells its own."""
     sides = {side.name: side.settings for side in work.sides}
     parts = [f"### {work.name}\n", f"{work.load}\n"]
     if result.samples:
@@ -133,6 +134,8 @@ def work_text(work: Work, result: Result) -> str:
         told = "; ".join(f"{name}: {sides[name]}" for name in result.samples if sides.get(name))
         if told:
             parts.append(f"{told}.\n")
+    if began not in ("", result.began):
+        parts.append(f"Measured {result.began}.\n")
     for side, reason in result.missing.items():
         parts.append(f"{side} did not take part: {reason}.\n")
     busy = bound_by_generator(result)
@@ -193,10 +196,15 @@ def sections(
 ) -> dict[str, str]:
     """Mark -> text: `summary`, `machine`, `growth` and one for each page of the works."""
     facts = ", ".join(f"{key} {value}" for key, value in {**run.machine, **run.versions}.items())
-    found = {"machine": f"Measured {run.began}: {facts}.\n", "summary": summary(works, run)}
+    beside_peers = any(len(each.samples) > 1 for each in run.results.values())
+    bars = f"\n![ratios]({picture('ratios')})\n" if beside_peers else ""
+    found = {
+        "machine": f"Measured {run.began}: {facts}.\n",
+        "summary": summary(works, run) + bars,
+    }
     for name in dict.fromkeys(work.page for work in works):
         texts = [
-            work_text(work, run.results[work.name])
+            work_text(work, run.results[work.name], run.began)
             for work in works
             if work.page == name and work.name in run.results
         ]

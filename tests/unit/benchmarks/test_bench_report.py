@@ -43,6 +43,7 @@ def test_goals_are_reached_missed_or_not_measured() -> None:
     assert "CPU, us each <= 5: 4.00, reached" in text
     assert "a second >= 1 x NATS: not measured" in text
     assert "missed, reached, not measured" in sections()["summary"]
+    assert "![ratios](ratios.png)" in sections()["summary"]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +87,13 @@ def test_only_what_stands_between_marks_is_written() -> None:
     assert new.endswith("more\n<!-- bench: spark -->\nkept\n<!-- end -->\n")
     assert report.page(new, sections()) == new
     assert report.marks(new) == ["mqtt", "spark"]
+
+
+def test_a_result_of_another_run_tells_when_it_was_measured() -> None:
+    result = Result("qos1", RESULT.samples, began="2025-01-01T00:00:00+00:00")
+    assert "Measured 2025-01-01" in report.work_text(WORK, result, RUN.began)
+    result.began = RUN.began
+    assert "Measured" not in report.work_text(WORK, result, RUN.began)
 
 
 def test_small_numbers_keep_a_digit() -> None:
