@@ -22,7 +22,7 @@ from tests.support.cluster.topics import leader, made, partitions, until_in_sync
 from tests.support.node.node import unique
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
-KILLS = int(os.environ.get("LAKEMQ_FAULT_ROUNDS", "1")) + 1
+KILLS = int(os.environ.get("LAKEMQ_FAULT_ROUNDS", "1"))
 PARTITIONS = 6
 
 

@@ -7,6 +7,7 @@ work, opens the journal itself and compares.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from lakemq.plugins.journal.storage import JournalStorage
 from lakemq.testing.storage import open_alone, read_all
 
 TOPIC = TopicInfo("t", "d" * 32, 2, TopicConfig(segment_max_bytes=64 * 1024, retention_ms=None))
+
+LIVES = int(os.environ.get("LAKEMQ_KILLS", "3"))
 
 CHILD = """
 import asyncio, sys
@@ -51,7 +54,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 def test_acknowledged_records_survive_kill(tmp_path: Path) -> None:
     rng = random.Random(20_26)
     acknowledged: dict[tuple[int, int], str] = {}
-    for life in range(6):
+    for life in range(LIVES):
         child = subprocess.Popen(
             [sys.executable, "-c", CHILD, str(tmp_path), str(life)], stdout=subprocess.PIPE
         )

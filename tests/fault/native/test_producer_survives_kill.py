@@ -18,7 +18,7 @@ import lakemq
 from tests.support.node.node import NodeProcess, ports_kept
 
 RECORDS = 2000
-KILLS = int(os.environ.get("LAKEMQ_KILLS", "3"))
+KILLS = int(os.environ.get("LAKEMQ_KILLS", "2"))
 
 
 @pytest.mark.fault

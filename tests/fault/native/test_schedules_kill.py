@@ -21,7 +21,7 @@ import lakemq
 from tests.support.node.node import NodeProcess, ports_kept
 
 RECORDS = int(os.environ.get("LAKEMQ_KILL_RECORDS", "200"))
-KILLS = int(os.environ.get("LAKEMQ_KILLS", "3"))
+KILLS = int(os.environ.get("LAKEMQ_KILLS", "2"))
 
 
 @pytest.mark.fault

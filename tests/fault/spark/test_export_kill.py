@@ -72,7 +72,7 @@ def settings(node: NodeProcess, target, **more) -> dict[str, object]:
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_killed_at_every_step_in_turn(kind: str, tmp_path: Path) -> None:
-    points = POINTS if kind == "delta" or ALL else ("in_task", "after_tasks", "after_commit")
+    points = POINTS if kind == "delta" or ALL else ("in_task", "after_commit")
     target = target_in(tmp_path / "lake", kind)
     with NodeProcess(tmp_path / "node") as node, lakemq.connect(node.native) as client:
         client.create_topic("t", partitions=2)

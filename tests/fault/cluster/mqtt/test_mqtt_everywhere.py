@@ -1,9 +1,13 @@
 """Goal: what holds for MQTT clients of one node of a cluster holds on all of them: bans, and ends
-of connections, also when the node that wrote them dies."""
+of connections, also when the node that wrote them dies.
+
+With `LAKEMQ_FAULT_ROUNDS=2` each node dies once under retained messages, by default one.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,6 +23,7 @@ from lakemq.testing.cluster import Cluster
 from tests.support.cluster.topics import ask, made, until_in_sync
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
+ROUNDS = int(os.environ.get("LAKEMQ_FAULT_ROUNDS", "1"))
 NAMES = ("n1", "n2", "n3")
 WAIT_S = 120
 """On a busy machine."""
@@ -174,7 +179,7 @@ def test_retained_messages_outlast_any_node_and_are_read_by_one_that_starts(
 ) -> None:
     until_in_sync(cluster, "__mqtt_retained")
     expected: dict[str, bytes] = {}
-    for victim in NAMES:
+    for victim in NAMES if ROUNDS > 1 else NAMES[:1]:
         others = [node for node in NAMES if node != victim]
         more = {f"last/{victim}/{number}": b"%d" % number for number in range(30)}
         publish(cluster, others[0], more, 0)
