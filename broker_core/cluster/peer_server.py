@@ -184,7 +184,8 @@ class PeerServer:
         finally:
             self._leave(peer)
             self.on_ended(peer.node_id)
-            if self._newest[peer.node_id, method] is replaced:
+            # The stream that took the place of this one may have ended before it.
+            if self._newest.get((peer.node_id, method)) is replaced:
                 del self._newest[peer.node_id, method]
 
     def _take_place(self, peer: Peer, method: str) -> asyncio.Event:
