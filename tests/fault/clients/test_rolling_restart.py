@@ -29,7 +29,7 @@ from tests.support.cluster.schedule_load import Scheduling
 from tests.support.cluster.topics import ask, made, until_all_in_sync
 from tests.support.cluster.transaction_load import Transactions
 from tests.support.mqtt.roaming import Roaming, RoamingPaho
-from tests.support.mqtt.roaming_load import Publishers, by_name, has_all, problems, stored
+from tests.support.mqtt.roaming_load import Publishers, by_name, lacks, problems, stored
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(1800)]
 ROUNDS = int(os.environ.get("LAKEMQ_FAULT_ROUNDS", "1"))
@@ -87,7 +87,7 @@ class Devices:
         self.publishers.stop()
         expected = self.publishers.expected()
         until(
-            lambda: all(has_all(each, expected) for each in self.readers),
+            lambda: all(not lacks(each, expected) for each in self.readers),
             GOES_ON_MAX_S, "the last of each name at each reader",
         )  # fmt: skip
         at_qos_1 = {(name, each) for name in expected if name[-1] == "1" for each in expected[name]}

@@ -96,9 +96,10 @@ def stored(cluster: Cluster, topic: str) -> dict[str, list[str]]:
     return by_name(found)
 
 
-def has_all(reader: Roaming, expected: Mapping[str, list[str]]) -> bool:
-    """Whether it was given the last one of each name."""
-    return {topic for topic, value in tuple(reader.received) if value == LAST} >= expected.keys()
+def lacks(reader: Roaming, expected: Mapping[str, list[str]]) -> list[str]:
+    """Names of which it was not given the last one."""
+    found = {topic for topic, value in tuple(reader.received) if value == LAST}
+    return sorted(expected.keys() - found)
 
 
 def problems(seen: dict[str, dict[str, list[str]]], expected: dict[str, list[str]]) -> list[str]:

@@ -58,12 +58,14 @@ def batches(folder: Path) -> int:
 
 def rows(folder: Path) -> list[tuple[int, int, bytes]]:
     """(partition, offset, value) of each row in files that batches have committed, sorted."""
-    found: list[tuple[int, int, bytes]] = []
+    paths: set[str] = set()
     for log in (folder / "rows/_spark_metadata").glob("[0-9]*"):
-        for line in log.read_text().splitlines()[1:]:  # behind the version
-            path = json.loads(line)["path"].removeprefix("file://")
-            table = pq.read_table(path, partitioning=None)
-            found += zip(*(table[name].to_pylist() for name in table.column_names), strict=True)
+        # The first line is a version; every tenth log has what those before it have.
+        paths |= {json.loads(line)["path"] for line in log.read_text().splitlines()[1:]}
+    found: list[tuple[int, int, bytes]] = []
+    for path in paths:
+        table = pq.read_table(path.removeprefix("file://"), partitioning=None)
+        found += zip(*(table[name].to_pylist() for name in table.column_names), strict=True)
     return sorted(found)
 
 
