@@ -150,7 +150,7 @@ async def failover(
                 await asyncio.sleep(0.3)  # sends and acks are on their way
                 began = time.perf_counter()
                 await asyncio.to_thread(harm, described.leader)
-                found.append(await _outage(acked_s, began, time.perf_counter()))
+                found.append(await outage(acked_s, began, time.perf_counter()))
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
             await asyncio.to_thread(recover, cluster, described.leader)
@@ -165,7 +165,7 @@ async def _send_on(producer: lakemq.Producer, topic: str, acked_s: list[float]) 
         await asyncio.sleep(_TICK_S)
 
 
-async def _outage(acked_s: list[float], began: float, harmed: float) -> float:
+async def outage(acked_s: list[float], began: float, harmed: float) -> float:
     """The longest time without an ack since `began`, once acks have come for a second again: what
     was under way at the harm may be acknowledged yet."""
     deadline = harmed + OUTAGE_MAX_S
