@@ -49,7 +49,7 @@ DELIVERY: Final = "unit/mqtt/session/test_mqtt_delivery.py"
 DAMAGE: Final = "fault/cluster/test_damaged_disks.py"
 REPLICATION: Final = "unit/broker_core/replication/test_replication_metrics.py"
 EXPRESS: Final = "unit/mqtt/feeds/test_mqtt_express.py"
-SESSIONS: Final = "fault/cluster/test_mqtt_sessions.py"
+SESSIONS: Final = "fault/cluster/mqtt/test_mqtt_sessions.py"
 CHANNELS: Final = "integration/cluster/test_channels.py"
 ELSEWHERE: Final = {
     "bridge.connected": f"{BRIDGE}:bridge.connected",
