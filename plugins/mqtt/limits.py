@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from lakemq.plugins.mqtt.wire.topics import LEVELS_MAX
+
+SHARED_SUBSCRIPTIONS_MAX_BYTES: Final = 2 * 1024 * 1024
+"""Filters of one session where nodes share sessions: its state goes from node to node as one."""
+SHARED_INCOMING_MAX: Final = 20_000
+"""QoS 2 publishes of one session that are not released, where nodes share sessions."""
 
 
 @dataclass(frozen=True, slots=True)

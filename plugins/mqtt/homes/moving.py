@@ -13,6 +13,7 @@ from lakemq.plugins.mqtt.homes.table import Known, Owned
 from lakemq.plugins.mqtt.routing.delaying import note_received
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.replay import held_places, restored
+from lakemq.plugins.mqtt.routing.sessions.exclusive import USER_KIND, name_of
 from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
 from lakemq.plugins.mqtt.state.sessions import Positions, Session
 from lakemq.plugins.mqtt.state.snapshots import SessionState, session_bytes
@@ -57,7 +58,7 @@ def is_settled(session: Session) -> bool:
     return all(isinstance(one, Place) for one in session.incoming.values())
 
 
-def hand_over(hub: Hub, asked: Asked, session: Session | None) -> bytes | None:
+def hand_over(hub: Hub, asked: Asked, session: Session | None, now_ms: int) -> bytes | None:
     """The state of a session that this node has let go of; empty: it has ended here; None: this
     node never had it, so it is as its home has kept it."""
     if session is None or hub.sessions.get(asked.client_id) is not session:
@@ -69,14 +70,14 @@ def hand_over(hub: Hub, asked: Asked, session: Session | None) -> bytes | None:
             hub.ledger.forget(asked.client_id)
         return b""
     state = session_bytes(session, hub.positions_of(session))
-    hub.session_table.drop(session)
+    hub.session_table.drop(session, now_ms)
     return state
 
 
 def lose(hub: Hub, session: Session, now_ms: int) -> None:
     """Another node owns the session, as its home says: this one has nothing to hand over."""
     connection = session.connection
-    hub.session_table.drop(session)
+    hub.session_table.drop(session, now_ms)
     if connection is not None:
         session.connection = None
         connection.close(Reason.SESSION_TAKEN_OVER, _ELSEWHERE, now_ms)
@@ -141,6 +142,9 @@ class OwnedSessions:
         self._by_partition: dict[int, dict[str, None]] = {}
         for client_id in hub.sessions:
             self._add(client_id)
+        for topic_filter in hub.exclusive.held:
+            self._add(name_of(topic_filter))
+        hub.exclusive.on_held, hub.exclusive.on_freed = self._add, self._remove
         hub.session_table.on_added, hub.session_table.on_gone = self._add, self._remove
 
     def _add(self, client_id: str) -> None:
@@ -156,12 +160,17 @@ class OwnedSessions:
     def page(self, partition: int, page: int, pages: int) -> list[Owned]:
         """One page of them: which one a session is on does not depend on others."""
         found = self._by_partition.get(partition, ())
-        mine = self._hub.sessions
-        sessions = [mine[one] for one in found if one in mine and _page(one, pages) == page]
-        return [
-            Owned(one.client_id, one.epoch, owner_of(one.principal), one.will is not None)
-            for one in sessions
-        ]
+        some = (self._owned(one) for one in found if _page(one, pages) == page)
+        return [one for one in some if one is not None]
+
+    def _owned(self, name: str) -> Owned | None:
+        held = self._hub.exclusive.named(name)
+        if held is not None:
+            return Owned(name, held.epoch, (USER_KIND, held.session.client_id), urgent=False)
+        one = self._hub.sessions.get(name)
+        if one is None:
+            return None
+        return Owned(name, one.epoch, owner_of(one.principal), one.will is not None)
 
 
 def _page(client_id: str, pages: int) -> int:
@@ -172,6 +181,9 @@ def left_behind(hub: Hub, known: Iterable[Known], now_ms: int) -> int:
     """What homes made of the sessions that this node said it owns; returns how many it lost."""
     lost = 0
     for one in known:
+        held = hub.exclusive.named(one.client_id)
+        if held is not None and held.epoch == one.told and not one.epoch:
+            held.epoch = 0  # it is claimed again, and lost if another client has it
         session = hub.sessions.get(one.client_id)
         if session is None:
             continue

@@ -347,7 +347,7 @@ class SessionOwner:
             await asyncio.sleep(0.005)
         states = []
         for one, session in zip(asked, sessions, strict=True):
-            state = moving.hand_over(self._hub, one, session)
+            state = moving.hand_over(self._hub, one, session, self._now_ms())
             self._hub.counters.sessions_left += state is not None
             states.append(state if state is None or len(state) <= _STATE_MAX_BYTES else None)
         self.on_kept([one.client_id for one in asked])

@@ -18,6 +18,7 @@ from lakemq.broker_core.api.leadership import leadership
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.types import TopicInfo
 from lakemq.plugins.mqtt.homes import frames
+from lakemq.plugins.mqtt.homes.exclusive_claims import ExclusiveClaims
 from lakemq.plugins.mqtt.homes.frames import Kind
 from lakemq.plugins.mqtt.homes.home import TOPIC, Home
 from lakemq.plugins.mqtt.homes.owner import SessionOwner
@@ -61,6 +62,7 @@ class SharedSessions(ChannelEvents):
         self._channel: Channel | None = None
         self.home = Home(broker, self.ask, self._reaches, begin, hub.limits.sessions_max)
         self.owner = SessionOwner(hub, self, begin, after, now_ms)
+        self.exclusive = ExclusiveClaims(hub, self, begin, after, now_ms)
         self._creating = self._offering = False
         self._in_touch_ms = now_ms()
         self._life = 0
@@ -119,6 +121,7 @@ class SharedSessions(ChannelEvents):
             self._share_if_possible()
             return
         self.owner.adopt(self.home.orphans())
+        self.exclusive.tick()
         self._drain()
         now_ms = self._now_ms()
         if self._broker.in_touch():
@@ -174,6 +177,7 @@ class SharedSessions(ChannelEvents):
             if self._life not in (0, life):
                 # Registered again: homes hear what it still has, and say what it has lost.
                 self._begin(self.owner.announce(all_of_them=True))
+                self._hub.exclusive.claim_all_again()
             self._life = life
 
     # -- homes

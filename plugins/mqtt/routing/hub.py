@@ -24,6 +24,7 @@ from lakemq.plugins.mqtt.routing.outbox import Outbox
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.routing.rewrite import RewriteRule, rewritten
 from lakemq.plugins.mqtt.routing.rights import Rights
+from lakemq.plugins.mqtt.routing.sessions.exclusive import Exclusives, name_of
 from lakemq.plugins.mqtt.routing.sessions.table import SessionTable
 from lakemq.plugins.mqtt.routing.shared import STRATEGIES, Group
 from lakemq.plugins.mqtt.routing.shares import Kinds
@@ -130,8 +131,7 @@ class Hub:
         self.auto_subscriptions = auto_subscriptions
         """(filter, options) that every client gets; `%c` and `%u` stand for its client id and
         user."""
-        self.exclusive: dict[str, Session] = {}
-        """Filter -> the one session that may have it."""
+        self.exclusive = Exclusives()
         self._rewrites = rewrites
         self._authorize = authorize
         self.strategy = STRATEGIES[shared_strategy]
@@ -196,14 +196,23 @@ class Hub:
         if subscription is None:
             return False
         address = subscription.address
+        session.subscription_bytes -= len(text.encode())
         self.delivery.decisions.note("unsubscribed", session.client_id, address.topic_filter)
         if not history.end(self, session, text):
             self.index_of(session).remove(subscription)
         if (shape := shape_of(address.topic_filter)) is not None:
             self.shapes_held.remove(owner_of(session.principal), shape)
         if text.startswith(EXCLUSIVE):
-            self.exclusive.pop(address.topic_filter, None)
+            epoch = self.exclusive.free(address.topic_filter, session)
+            if epoch:
+                self.exclusive_ended(name_of(address.topic_filter), epoch)
         return True
+
+    def exclusive_ended(self, name: str, epoch: int) -> None:
+        """No session here has an exclusive filter any more: its home is told."""
+        if self.ended is not None and self.ledger is not None:
+            self.ended[name] = epoch
+            self.ledger.schedule_write(name)
 
     def index_of(self, session: Session) -> Index:
         """The index that has the session's subscriptions."""
@@ -235,8 +244,10 @@ class Hub:
     def note_subscription(self, session: Session, text: str, subscription: Subscription) -> None:
         """Note a subscription in its session, in place of one with the same text."""
         shape = shape_of(subscription.address.topic_filter)
-        if text not in session.subscriptions and shape is not None:
-            self.shapes_held.add(owner_of(session.principal), shape)
+        if text not in session.subscriptions:
+            session.subscription_bytes += len(text.encode())
+            if shape is not None:
+                self.shapes_held.add(owner_of(session.principal), shape)
         session.subscriptions[text] = subscription
 
     def resume_histories(self, session: Session) -> None:

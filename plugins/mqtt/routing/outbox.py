@@ -13,7 +13,7 @@ from typing import NamedTuple
 from lakemq.plugins.mqtt.routing.history import Reading
 from lakemq.plugins.mqtt.state.appends import NOTHING, Appends, PendingAppend
 from lakemq.plugins.mqtt.state.peer import Peer
-from lakemq.plugins.mqtt.state.questions import Continuation, Question
+from lakemq.plugins.mqtt.state.questions import Continuation, ExclusiveClaim, Question
 from lakemq.plugins.mqtt.state.sessions import Session
 
 
@@ -35,8 +35,8 @@ class Effects(NamedTuple):
     """Claim the sessions of these at their homes (`connecting.claimed`)."""
     reads: list[tuple[Reading, int]]
     """Read the next records of these replays, unless their `generation` is another by then."""
-    questions: list[tuple[Question, Continuation]]
-    """Have the authorizer answer, then call back."""
+    questions: list[tuple[Question | ExclusiveClaim, Continuation]]
+    """Have the authorizer, or a home, answer, then call back."""
     waits: list[tuple[set[str], Continuation]]
     """Wait until records of these topics come here, or for a second, then call back."""
     writes: list[Peer]
@@ -65,7 +65,7 @@ class Outbox:
         self.exchanges: list[Peer] = []
         self.claims: list[Peer] = []
         self.reads: list[tuple[Reading, int]] = []
-        self.questions: list[tuple[Question, Continuation]] = []
+        self.questions: list[tuple[Question | ExclusiveClaim, Continuation]] = []
         self.waits: list[tuple[set[str], Continuation]] = []
         self.writes: list[Peer] = []
 

@@ -128,6 +128,13 @@ def restored(
             addresses[text] = hub.address(text)
         except MqttError as error:
             left_out.append((state.client_id, f"subscription to {text:.100}: {error}"))
+            continue
+        topic_filter = addresses[text].topic_filter
+        if text.startswith(EXCLUSIVE) and hub.exclusive.is_anothers(state.client_id, topic_filter):
+            del addresses[text]
+            left_out.append(
+                (state.client_id, f"subscription to {text:.100}: another client has it")
+            )
     topics = {binding.topic for binding in hub.bindings}
     principal = hub.same_principal(state.principal)
     session = Session(state.client_id, principal, hub.delivery, hub.ledger, state.incarnation)
@@ -151,7 +158,7 @@ def restored(
             continue
         index.add(subscription)
         if text.startswith(EXCLUSIVE):
-            hub.exclusive[subscription.address.topic_filter] = session
+            hub.exclusive.hold(session, subscription.address.topic_filter, text)
     session.histories = dict(histories) or None
     hub.session_table.add(session)
     if hub.ledger is not None:

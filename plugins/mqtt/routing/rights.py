@@ -14,7 +14,12 @@ from typing import Final, Protocol
 
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal
 from lakemq.plugins.mqtt.state.peer import Peer
-from lakemq.plugins.mqtt.state.questions import AuthorizationPending, Continuation, Question
+from lakemq.plugins.mqtt.state.questions import (
+    AuthorizationPending,
+    Continuation,
+    ExclusiveClaim,
+    Question,
+)
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.wire.reasons import Reason
 
@@ -31,7 +36,7 @@ class Charge(Protocol):
 class RightsOutbox(Protocol):
     """The outbox, as rights need it."""
 
-    questions: list[tuple[Question, Continuation]]
+    questions: list[tuple[Question | ExclusiveClaim, Continuation]]
 
 
 class RightsHub(Protocol):

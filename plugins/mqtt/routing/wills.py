@@ -15,7 +15,12 @@ from lakemq.plugins.mqtt.routing.delayed import (
     is_for_clients,
     split_delayed,
 )
-from lakemq.plugins.mqtt.state.questions import AuthorizationPending, Continuation, Question
+from lakemq.plugins.mqtt.state.questions import (
+    AuthorizationPending,
+    Continuation,
+    ExclusiveClaim,
+    Question,
+)
 from lakemq.plugins.mqtt.wire.packets import Publish, Will
 from lakemq.plugins.mqtt.wire.reasons import MqttError
 
@@ -33,7 +38,7 @@ class WillCounters(Protocol):
 class WillOutbox(Outgoing, Protocol):
     """The outbox, as wills need it."""
 
-    questions: list[tuple[Question, Continuation]]
+    questions: list[tuple[Question | ExclusiveClaim, Continuation]]
 
 
 class WillHub(DelayHub, Protocol):

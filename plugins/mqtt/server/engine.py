@@ -54,7 +54,7 @@ from lakemq.plugins.mqtt.state.appends import PendingAppend
 from lakemq.plugins.mqtt.state.decisions import Decisions
 from lakemq.plugins.mqtt.state.gathering import Gathering
 from lakemq.plugins.mqtt.state.peer import Peer
-from lakemq.plugins.mqtt.state.questions import Continuation, Question
+from lakemq.plugins.mqtt.state.questions import Continuation, ExclusiveClaim, Question
 from lakemq.plugins.mqtt.state.records import BROKERS_OWN, RecordReader
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.state.slow import SlowClients
@@ -505,10 +505,13 @@ class MqttEngine:
         then(self.now_ms())
         self.after()
 
-    async def _decide(self, question: Question, then: Continuation) -> None:
+    async def _decide(self, question: Question | ExclusiveClaim, then: Continuation) -> None:
         """Have found out what a client may do, beside everything else."""
-        await self.broker.decide(*question)
-        then(self.now_ms())
+        if isinstance(question, ExclusiveClaim):
+            await self.shared.exclusive.answer(question, then)
+        else:
+            await self.broker.decide(*question)
+            then(self.now_ms())
         self.resume_reading()
         self.after()
 

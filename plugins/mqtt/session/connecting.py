@@ -10,6 +10,7 @@ from typing import Final
 
 from lakemq.broker_core.api.types import Credentials, Principal
 from lakemq.plugins.mqtt.limits import Limits
+from lakemq.plugins.mqtt.routing.sessions.exclusive import is_exclusive
 from lakemq.plugins.mqtt.session import authenticating
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.subscribing import subscribe_automatically
@@ -39,17 +40,7 @@ def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
     if hub.limits.server_reference and hub.limits.redirect != "on_stop":
         connection.redirect(hub.limits.redirect == "permanent", now_ms)
         return
-    if len(packet.client_id.encode()) > hub.limits.client_id_max_bytes:
-        raise ProtocolError(
-            f"client identifier longer than {hub.limits.client_id_max_bytes} bytes",
-            Reason.CLIENT_IDENTIFIER_NOT_VALID,
-        )
-    if not packet.client_id and packet.version == V31:
-        raise ProtocolError("an empty client identifier", Reason.CLIENT_IDENTIFIER_NOT_VALID)
-    if not packet.client_id and packet.version < V5 and not packet.clean_start:
-        raise ProtocolError(  # [MQTT-3.1.3-8] of 3.1.1
-            "an empty client identifier needs a clean session", Reason.CLIENT_IDENTIFIER_NOT_VALID
-        )
+    _check_client_id(hub.limits, packet)
     if packet.will is not None:
         check_topic_name(packet.will.topic, hub.limits.topic_levels_max)
     if len(hub.connections) > hub.limits.connections_max:
@@ -174,6 +165,20 @@ def _answer(connection: Connection, packet: Connect, present: bool, now_ms: int)
     if hub.auto_subscriptions:
         subscribe_automatically(connection, now_ms)
     connection.proceed(now_ms)
+
+
+def _check_client_id(limits: Limits, packet: Connect) -> None:
+    fault = ""
+    if len(packet.client_id.encode()) > limits.client_id_max_bytes:
+        fault = f"client identifier longer than {limits.client_id_max_bytes} bytes"
+    elif is_exclusive(packet.client_id):  # so that no session has the name of a filter
+        fault = "a client identifier may not begin like an exclusive subscription"
+    elif not packet.client_id and packet.version == V31:
+        fault = "an empty client identifier"
+    elif not packet.client_id and packet.version < V5 and not packet.clean_start:
+        fault = "an empty client identifier needs a clean session"  # [MQTT-3.1.3-8] of 3.1.1
+    if fault:
+        raise ProtocolError(fault, Reason.CLIENT_IDENTIFIER_NOT_VALID)
 
 
 def _expiry_s(connection: Connection, packet: Connect) -> int:

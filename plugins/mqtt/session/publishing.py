@@ -12,6 +12,7 @@ from lakemq.broker_core.api.errors import NotLeader, OutcomeUnknown, StorageFull
 from lakemq.broker_core.api.state.internal_topics import DELAYED
 from lakemq.broker_core.api.tracing import end
 from lakemq.broker_core.api.types import Acks, Operation
+from lakemq.plugins.mqtt.limits import SHARED_INCOMING_MAX
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.delayed import PREFIX, delay, is_for_clients, split_delayed
 from lakemq.plugins.mqtt.routing.subscriptions import Target
@@ -129,7 +130,7 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     rewrites = route.topic != packet.topic
     packet.topic = route.topic
     # From here on the packet counts: `AuthorizationPending` has been raised above or never will be.
-    if packet.qos and not _begin(connection, packet):
+    if packet.qos and not _begin(connection, packet, now_ms):
         return
     if packet.retain:
         if not _may_retain(connection, packet, route, now_ms):
@@ -243,7 +244,17 @@ def _delay(connection: Connection, packet: Publish, delay_s: int, now_ms: int) -
     connection.on_result(packet.packet_id, packet.qos, len(packet.payload), outcome, now_ms)
 
 
-def _begin(connection: Connection, packet: Publish) -> bool:
+def _refuse_one_more(connection: Connection, packet: Publish, now_ms: int) -> None:
+    """The session has so many QoS 2 publishes that its state could not go to another node."""
+    connection.hub.counters.publishes_refused += 1
+    text = f"{SHARED_INCOMING_MAX} publishes of QoS 2 are not released"
+    if connection.version == V5:
+        _answer(connection, packet.packet_id, 2, Reason.QUOTA_EXCEEDED, text)
+    else:
+        connection.close(Reason.QUOTA_EXCEEDED, text, now_ms)
+
+
+def _begin(connection: Connection, packet: Publish, now_ms: int) -> bool:
     """Note a QoS 1 or 2 publish as coming in. False: it is a QoS 2 publish that came before."""
     limits, session = connection.hub.limits, connection.session
     assert session is not None
@@ -251,6 +262,10 @@ def _begin(connection: Connection, packet: Publish) -> bool:
         # [MQTT-4.3.3-10]: answered again when it is stored, not taken again
         if isinstance(session.incoming[packet.packet_id], Place):
             connection.write(PUBREC + packet.packet_id.to_bytes(2, "big"))
+        return False
+    is_full = packet.qos == 2 and len(session.incoming) >= SHARED_INCOMING_MAX
+    if is_full and connection.hub.ended is not None:
+        _refuse_one_more(connection, packet, now_ms)
         return False
     inflow = connection.inflow
     if packet.qos == 1:

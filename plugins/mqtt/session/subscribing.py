@@ -10,6 +10,7 @@ from typing import Final
 
 from lakemq.broker_core.api.topic_filters import filters_overlap
 from lakemq.broker_core.api.types import Operation
+from lakemq.plugins.mqtt.limits import SHARED_SUBSCRIPTIONS_MAX_BYTES
 from lakemq.plugins.mqtt.routing import history
 from lakemq.plugins.mqtt.routing.history import History, histories_of, parse_start
 from lakemq.plugins.mqtt.routing.hub import Hub
@@ -114,13 +115,9 @@ def _add(
         return error.reason, None, False
     if address.group is not None and wanted.options & NO_LOCAL:
         raise ProtocolError("no local on a shared subscription")  # [MQTT-3.8.3-4]
-    context = connection.access_context(wanted.qos)
-    if not hub.allowed(connection.principal, Operation.READ, address.topic_filter, context):
-        hub.delivery.decisions.note(
-            "subscribe_refused", session.client_id, address.topic_filter,
-            why=hub.rights.why(connection.principal, Operation.READ, address.topic_filter, context),
-        )  # fmt: skip
-        return Reason[hub.limits.refused_subscribe_reason.upper()], None, False
+    refusal = _refusal(connection, wanted, address)
+    if refusal is not None:
+        return refusal, None, False
     before = session.subscriptions.get(text)
     kind = Beside if text.startswith((EXCLUSIVE, REPLAY)) else Subscription
     options = wanted.options & _OPTIONS_KEPT
@@ -140,10 +137,30 @@ def _add(
         index.remove(before)
     index.add(subscription)
     if text.startswith(EXCLUSIVE):
-        hub.exclusive[address.topic_filter] = session
+        hub.exclusive.hold(session, address.topic_filter, text)
     # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; a shared subscription gets none (4.8.2).
     due = wanted.retain_handling == 0 or (wanted.retain_handling == 1 and before is None)
     return wanted.qos, subscription, due and address.group is None
+
+
+def _refusal(connection: Connection, wanted: Filter, address: Address) -> int | None:
+    """Why the client does not get a subscription that there is room for; None: it does. Raises
+    AuthorizationPending."""
+    session, hub = connection.session, connection.hub
+    assert session is not None
+    context = connection.access_context(wanted.qos)
+    if not hub.allowed(connection.principal, Operation.READ, address.topic_filter, context):
+        hub.delivery.decisions.note(
+            "subscribe_refused", session.client_id, address.topic_filter,
+            why=hub.rights.why(connection.principal, Operation.READ, address.topic_filter, context),
+        )  # fmt: skip
+        return Reason[hub.limits.refused_subscribe_reason.upper()]
+    if wanted.topic_filter.startswith(EXCLUSIVE):
+        try:
+            hub.exclusive.check(session, address.topic_filter, shared=hub.ended is not None)
+        except MqttError as error:
+            return error.reason
+    return None
 
 
 def _replay(
@@ -168,13 +185,15 @@ def _check_room(connection: Connection, text: str, address: Address) -> None:
     if text.startswith(EXCLUSIVE):
         if address.group is not None:
             raise ProtocolError("shared and exclusive", Reason.TOPIC_FILTER_INVALID)
-        if hub.exclusive.get(address.topic_filter, session) is not session:
-            raise ProtocolError("another client has it for itself", Reason.QUOTA_EXCEEDED)
+        hub.exclusive.check(session, address.topic_filter, shared=False)
     if text in session.subscriptions:
         return
     if text.startswith(REPLAY) and not hub.has_room_for_replay(session):
         raise ProtocolError("too many replays", Reason.QUOTA_EXCEEDED)
     full = len(session.subscriptions) >= hub.limits.subscriptions_max
+    if hub.ended is not None:
+        size = session.subscription_bytes + len(text.encode())
+        full |= size > SHARED_SUBSCRIPTIONS_MAX_BYTES
     if full or not hub.has_room_for_filter(session, address.topic_filter):
         raise ProtocolError("too many subscriptions", Reason.QUOTA_EXCEEDED)
 

@@ -1,4 +1,5 @@
-"""Permissions that the authorizer must be asked for before they are known.
+"""Permissions that the authorizer must be asked for before they are known, and claims that another
+node must grant.
 
 `Hub.allowed` raises AuthorizationPending then. Its caller puts the question into
 `Outbox.questions`, with the continuation that runs when the answer is there: so a client waits for
@@ -25,9 +26,20 @@ class Question(NamedTuple):
     context: AccessContext
 
 
+class ExclusiveClaim(NamedTuple):
+    """A client wants a filter for itself."""
+
+    client_id: str
+    topic_filter: str
+
+
 class AuthorizationPending(Exception):
     """Never leaves the plugin."""
 
-    def __init__(self, question: Question) -> None:
-        super().__init__(f"{question.operation.value} {question.resource.name}")
+    def __init__(self, question: Question | ExclusiveClaim) -> None:
+        super().__init__(str(question))
         self.question = question
+
+
+class ClaimPending(AuthorizationPending):
+    """The home of the filter has to be asked: waited for as for an authorizer."""

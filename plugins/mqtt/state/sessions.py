@@ -118,6 +118,7 @@ class Session:
         "outbound",
         "principal",
         "released",
+        "subscription_bytes",
         "subscriptions",
         "will",
         "will_due_ms",
@@ -145,6 +146,8 @@ class Session:
         self.connection: Peer | None = None
         self.subscriptions: dict[str, Subscription] = {}
         """By the filter as the client wrote it, `$share/...` included."""
+        self.subscription_bytes = 0
+        """Of these texts."""
         self.histories: dict[str, Replay] | None = None
         """Replays of its subscriptions, by their text, which `routing.history` puts here; None: it
         has none."""

@@ -231,4 +231,4 @@ class Members:
         while session is not None and not moving.is_settled(session) and self.without != "settled":
             owner.write_records()
             owner.confirm_one()
-        return moving.hand_over(owner.hub, asked, session)
+        return moving.hand_over(owner.hub, asked, session, owner.now_ms)

@@ -15,6 +15,7 @@ from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing import history
 from lakemq.plugins.mqtt.routing.history import ReplayHub
 from lakemq.plugins.mqtt.routing.outbox import Outbox
+from lakemq.plugins.mqtt.routing.sessions.exclusive import Exclusives
 from lakemq.plugins.mqtt.routing.shared import Group, Strategy
 from lakemq.plugins.mqtt.routing.shares import Holdings
 from lakemq.plugins.mqtt.routing.wills import WillHub, publish_will
@@ -35,6 +36,7 @@ class SessionHub(ReplayHub, WillHub, Protocol):
     delivery: DeliveryLimits
     ledger: Ledger | None
     ended: dict[str, int] | None
+    exclusive: Exclusives
     strategy: Strategy
     shares: UserShares
 
@@ -221,8 +223,9 @@ class SessionTable:
                 )
                 chosen.session.outbound.offer(given, chosen.session.connection, now_ms)
 
-    def drop(self, session: Session) -> None:
+    def drop(self, session: Session, now_ms: int) -> None:
         """The session goes on at another node: here it was never there."""
+        self._hub.exclusive.move(session, now_ms)
         session.will = session.will_due_ms = None
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]

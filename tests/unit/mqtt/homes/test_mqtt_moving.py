@@ -90,7 +90,7 @@ def test_a_session_goes_to_another_hub() -> None:
     session = moving.part(here.hub, Asked("x", 1, False), NOW)
     assert session is not None
     assert [type(one) for one in device.received()] == [Disconnect]
-    state = moving.hand_over(here.hub, Asked("x", 1, False), session)
+    state = moving.hand_over(here.hub, Asked("x", 1, False), session, NOW)
     assert state
     assert not here.hub.sessions
     assert not here.hub.index
@@ -110,7 +110,7 @@ def test_a_session_goes_to_another_hub() -> None:
 def test_what_a_hub_does_not_have() -> None:
     node = bench()
     assert moving.part(node.hub, Asked("x", 1, False), NOW) is None
-    assert moving.hand_over(node.hub, Asked("x", 1, False), None) is None
+    assert moving.hand_over(node.hub, Asked("x", 1, False), None, NOW) is None
     connect(node, "x", 5)
     assert moving.part(node.hub, Asked("x", 4, False), NOW) is None  # it was granted again since
 
@@ -121,7 +121,7 @@ def test_a_session_that_ends_is_not_handed_over(ends: bool) -> None:
     node = bench()
     device = connect(node, "x", 1, kept=ends, will=Will("w", b"gone", 1, False, NO_PROPERTIES))
     assert moving.part(node.hub, Asked("x", 1, ends), NOW) is None
-    assert moving.hand_over(node.hub, Asked("x", 1, ends), None) == b""
+    assert moving.hand_over(node.hub, Asked("x", 1, ends), None, NOW) == b""
     assert device.closed
     assert node.hub.counters.wills_published == 1
     assert node.hub.ended == {}
@@ -207,7 +207,7 @@ def test_a_publish_comes_once_to_a_session_that_moves() -> None:
     assert len(device.publishes()) == 1
     (batch,) = here.log["mqtt"]
     asked = Asked("x", 1, False)
-    state = moving.hand_over(here.hub, asked, moving.part(here.hub, asked, NOW))
+    state = moving.hand_over(here.hub, asked, moving.part(here.hub, asked, NOW), NOW)
     assert state
     there.hub.histories.clear()
     done: list[int] = []
