@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _FETCH_BYTES: Final = 256 * 1024
 _READS_AT_ONCE: Final = 64
+_COMMIT_WAIT_MS: Final = 100
+"""The leader may know less than this node has heard, as a new one does for a moment."""
 _BEHIND_S: Final = 0.005
 _RETRY_FIRST_MS: Final = 500
 _RETRY_MAX_MS: Final = 10_000
@@ -112,7 +114,7 @@ class HistoryReader:
         source = self._broker.reader(cursor.topic, cursor.partition)
         offset = Offset(cursor.offset or 0)
         try:
-            got = await source.fetch(offset, bytes_max=_FETCH_BYTES)
+            got = await source.fetch(offset, bytes_max=_FETCH_BYTES, wait_ms=_COMMIT_WAIT_MS)
         except OffsetOutOfRange:
             start, _ = await source.bounds()
             if start <= offset:

@@ -112,7 +112,7 @@ class Home:
     def serve(self, partition: int, epoch: int, state: HomeTable) -> None:
         """As `Resident.serve`: nodes are asked first what they own."""
         place = self._places[partition] = _Place(state)
-        for node in state.gather(epoch, self._lives(), _now_ms()):
+        for node in sorted(state.gather(epoch, self._lives(), _now_ms())):
             self._begin(self._gather(partition, place, node))
         self._look(place)
         self._later(GATHER_MS, place)

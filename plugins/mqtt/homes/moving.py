@@ -98,7 +98,7 @@ def take_over(
     for one in arriving:
         into = hub.index if one.ends else index
         session = restored(hub, one.state, into, left_out)
-        session.epoch = one.epoch
+        session.epoch = session.taken = one.epoch
         note_received(hub, one.state.client_id)
         if one.ends:
             ends.append(session)

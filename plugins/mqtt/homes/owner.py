@@ -198,6 +198,9 @@ class SessionOwner:
                 continue
             if outcome.code is Code.DONE and self._parted.get(one.client_id, 0) >= outcome.epoch:
                 outcome = Outcome(Code.SUPERSEDED)
+            if outcome.here and one.client_id not in self._hub.sessions:
+                again.append(one)  # it has ended here meanwhile: it is as its home has kept it
+                continue
             if outcome.code is not Code.DONE:
                 self._end_claim(one.client_id)
                 self._hub.counters.connections_refused += 1
@@ -237,8 +240,7 @@ class SessionOwner:
         # it again.
         unclean = any(one.unclean for one in arriving)
         at_least = await self._homes.ends() if unclean else {}
-        # Not those that this node was granted again meanwhile.
-        arriving = [one for one in arriving if one.state.client_id not in self._hub.sessions]
+        arriving = [one for one in arriving if self._is_newer(one)]
         self._hub.counters.sessions_taken += len(arriving)
         let_in = _Once(ready)
         left_out = moving.take_over(self._hub, arriving, let_in, at_least, self._now_ms())
@@ -247,6 +249,15 @@ class SessionOwner:
             text = "session of %r: left out: %s"
             _log.error(text, client_id, why, extra={"client": client_id})
         self._after()
+
+    def _is_newer(self, arriving: Arriving) -> bool:
+        """Whether a session was granted later than the one that is here by now, which then goes: it
+        may have come by an earlier claim of this node, and what it was told since did not count."""
+        local = self._hub.sessions.get(arriving.state.client_id)
+        if local is not None and local.epoch < arriving.epoch:
+            moving.lose(self._hub, local, self._now_ms())
+            local = None
+        return local is None
 
     def _ready(self, waiting: Iterable[tuple[Connection, Outcome]], now_ms: int) -> None:
         """Sessions are where this node is: let their clients in."""
@@ -416,6 +427,8 @@ class SessionOwner:
         kept, failed = [], set()
         for one in rows:
             code, session = codes[one.client_id], hub.sessions.get(one.client_id)
+            if code is Code.STALE and one.client_id in self._claiming:
+                code = Code.FAILED  # by this node's own claim, perhaps: the session stays
             if code is Code.FAILED:
                 failed.add(one.client_id)
                 continue

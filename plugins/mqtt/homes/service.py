@@ -123,6 +123,7 @@ class SharedSessions(ChannelEvents):
         self.owner.adopt(self.home.orphans())
         self.exclusive.tick()
         self._drain()
+        self._look_at_registration()
         now_ms = self._now_ms()
         if self._broker.in_touch():
             self._in_touch_ms = now_ms
@@ -172,6 +173,10 @@ class SharedSessions(ChannelEvents):
         if not self.active:
             return
         self.home.nodes_changed()
+        self._look_at_registration()
+
+    def _look_at_registration(self) -> None:
+        # Also when no node has come or gone since this one shares its sessions.
         with contextlib.suppress(Unavailable):
             life = self.home.owner().life
             if self._life not in (0, life):

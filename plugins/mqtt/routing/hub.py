@@ -341,14 +341,16 @@ class Hub:
             self.delays.end(meta.delayed_id)
         if meta.qos_2_id is None or message.origin is None or message.place is None:
             return
-        incarnation, packet_id = meta.qos_2_id
+        stamp, packet_id = meta.qos_2_id
         session = self.sessions.get(message.origin)
-        if session is None or session.incarnation != incarnation:
+        # Stored late by an owner before: the client has sent it again since, and its identifier may
+        # be another publish's by now.
+        coming = recovering or (session is not None and session.coming is not None)
+        if session is None or not session.stamped(stamp, coming):
             return
         # Live, PUBREC may have gone out and PUBREL come: then it is not noted again.
-        unreleased = message.place.offset >= session.released.get(message.place[:2], 0)
-        # Another node may have had it stored, and died before it could say so.
         recovering = recovering or session.epoch > 0
+        unreleased = message.place.offset >= session.released.get(message.place[:2], 0)
         if unreleased and (recovering or packet_id in session.incoming):
             session.incoming[packet_id] = message.place
 

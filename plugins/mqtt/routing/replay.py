@@ -143,6 +143,7 @@ def restored(
     session.will, session.will_due_ms = state.will, state.will_due_ms
     session.incoming.update(state.incoming)
     session.released = state.released
+    session.taken = session.former = state.taken
     session.outbound.restore(state.inflight, state.queue)
     histories: dict[str, History] = {}
     for text, options, identifier in state.subscriptions:

@@ -222,7 +222,7 @@ def _store(
     # The identifier lies in the record itself, so that one append makes both durable: a client that
     # sends the PUBLISH again after a crash gets PUBREC, not a second record [MQTT-4.3.3-10].
     if packet.qos == 2 and session is not None and session.durable:
-        headers += qos_2_header(session.incarnation, packet.packet_id)
+        headers += qos_2_header(session.stamp, packet.packet_id)
     connection.hub.store(binding, connection.principal, route.key, packet, headers, receiver)
 
 
@@ -233,7 +233,7 @@ def _delay(connection: Connection, packet: Publish, delay_s: int, now_ms: int) -
     session, headers = connection.session, b""
     if packet.qos == 2 and session is not None and session.durable:
         headers = client_header(session.client_id)
-        headers += qos_2_header(session.incarnation, packet.packet_id)
+        headers += qos_2_header(session.stamp, packet.packet_id)
     hub, client_id, principal = connection.hub, connection.client_id, connection.principal
     outcome: Outcome = NOWHERE
     try:

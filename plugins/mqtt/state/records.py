@@ -70,9 +70,9 @@ def client_header(client_id: str) -> bytes:
     return encode_headers(((CLIENT, client_id.encode()),))
 
 
-def qos_2_header(incarnation: str, packet_id: int) -> bytes:
+def qos_2_header(stamp: str, packet_id: int) -> bytes:
     """Encoded header to put behind those of `record_headers`."""
-    return encode_headers(((QOS_2_ID, f"{incarnation}/{packet_id}".encode()),))
+    return encode_headers(((QOS_2_ID, f"{stamp}/{packet_id}".encode()),))
 
 
 def delayed_header(key: str) -> bytes:
@@ -109,7 +109,7 @@ class Meta(NamedTuple):
     properties: bytes
     expiry_s: int | None
     qos_2_id: tuple[str, int] | None = None
-    """Session's incarnation and packet identifier."""
+    """`Session.stamp` and packet identifier."""
     delayed_id: str | None = None
     """Key of the delayed record that it was."""
     owner: Owner | None = None

@@ -109,6 +109,7 @@ class Session:
         "ends_ms",
         "epoch",
         "expiry_s",
+        "former",
         "histories",
         "incarnation",
         "incoming",
@@ -120,6 +121,7 @@ class Session:
         "released",
         "subscription_bytes",
         "subscriptions",
+        "taken",
         "will",
         "will_due_ms",
     )
@@ -140,6 +142,8 @@ class Session:
         """Tells this session from others that the client id had or will have."""
         self.epoch = 0
         """In which this node owns it, where nodes share sessions; 0: they do not."""
+        self.taken = self.former = 0
+        """Epochs in which this node, and its owner before, took it over; 0: it was made there."""
         self.coming: Coming | None = None
         """None: it is where the node is."""
         self.expiry_s = 0
@@ -166,6 +170,23 @@ class Session:
         """When the will is published, while disconnected."""
         self.ends_ms: int | None = None
         """When the session ends, while disconnected; None: connected, or never."""
+
+    @property
+    def stamp(self) -> str:
+        """Tells whose QoS 2 publish a record is: this session's, while this node owned it."""
+        return f"{self.incarnation}.{self.taken:x}" if self.taken else self.incarnation
+
+    def stamped(self, stamp: str, recovering: bool) -> bool:
+        """Whether a record of that stamp is of this session and owner; `recovering`: or of the one
+        whose state it came with, or one behind that."""
+        incarnation, _, epoch = stamp.partition(".")
+        if incarnation != self.incarnation:
+            return False
+        try:
+            taken = int(epoch, 16) if epoch else 0
+        except ValueError:
+            return False
+        return taken >= self.former if recovering else taken == self.taken
 
     @property
     def durable(self) -> bool:

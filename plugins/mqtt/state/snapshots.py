@@ -66,6 +66,8 @@ class SessionState:
     cut: bool = False
     """The queue was longer: its rest lies behind `positions`, and some of the kept entries may,
     too."""
+    taken: int = 0
+    """`Session.taken` of its owner."""
 
 
 def _message_value(message: Message) -> list[Any]:
@@ -207,6 +209,8 @@ def session_bytes(session: Session, positions: Positions) -> bytes:
     }
     if again_from:
         state["cut"] = True
+    if session.taken:
+        state["tak"] = session.taken
     if session.histories:
         state["rep"] = [
             (text, one.start.offset, one.start.since_ms, _positions_value(one.positions))
@@ -273,6 +277,7 @@ def read_session(client_id: str, data: bytes) -> SessionState:
             number_or_none(value["due"]),
             dict(map(_history, items(value.get("rep", [])))),
             flag(value.get("cut", False)),
+            number(value.get("tak", 0)),
         )
     except KeyError as error:
         raise BadSnapshot(f"{error} is missing") from None
