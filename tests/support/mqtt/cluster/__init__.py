@@ -1,0 +1,1 @@
+"""Whole MQTT engines of several nodes in one process, in virtual time."""
