@@ -114,6 +114,15 @@ def test_a_full_buffer_makes_threads_wait(client: lakemq.SyncClient, topic: str)
     assert {each.result().offset for each in acks} == set(range(300))
 
 
+def test_a_batch_comes_behind_what_still_waits(client: lakemq.SyncClient, topic: str) -> None:
+    block = b"x" * 100_000
+    with client.producer(buffer_max_bytes=300_000, batch_max_bytes=100_000) as producer:
+        for _ in range(35):
+            producer.enqueue(topic, lakemq.NewRecord(block))
+        (placed,) = producer.send_batch(topic, [lakemq.NewRecord(b"batch")])
+    assert placed.offset == 35
+
+
 def test_closing_the_client_fails_what_is_left(node: NodeProcess, topic: str) -> None:
     client = lakemq.connect(node.native, timeout_s=10)
     producer = client.producer(linger_ms=60_000)
