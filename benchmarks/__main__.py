@@ -199,7 +199,7 @@ def main(words: Sequence[str] | None = None) -> int:
     SCRATCH.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     code: int = arguments.run(arguments)
-    if time.monotonic() - began > 1:
+    if code == 0 and time.monotonic() - began > 1:
         tell(f"{time.monotonic() - began:.0f} s")
     return code
 
