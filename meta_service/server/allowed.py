@@ -167,11 +167,11 @@ async def _chained(first: Any, rest: AsyncIterator[Any]) -> AsyncIterator[Any]:
 
 
 async def _first(requests: AsyncIterator[Any], wait_s: float) -> Any:
-    """Raises InvalidArgument."""
+    """Raises InvalidArgument, or Overloaded: either side may be too busy, and may try again."""
     try:
         async with asyncio.timeout(wait_s):
             return await anext(aiter(requests))
     except TimeoutError:
-        raise InvalidArgument(f"the request did not come within {wait_s:.0f} s") from None
+        raise Overloaded(f"the request did not come within {wait_s:.0f} s") from None
     except StopAsyncIteration:
         raise InvalidArgument("the call ended without a request") from None

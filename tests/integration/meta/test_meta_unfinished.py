@@ -3,12 +3,15 @@ no logins on loopback, and others are served meanwhile."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import psutil
 import pytest
 
+from lakemq.meta_service.api.remote.failures import error_of_failure
 from lakemq.meta_service.proto import meta_pb2 as pb
 from lakemq.meta_service.proto.meta_pb2_grpc import KvStub
 from tests.support.node.node import PORTS_FREE, NodeProcess
@@ -45,3 +48,20 @@ def test_unfinished_messages_hold_little_and_others_are_served(tmp_path: Path, m
         for each in attackers:
             each.close()
         assert max(held) <= HELD_MAX_BYTES, [each >> 20 for each in held]
+
+
+def test_a_late_request_may_be_sent_again(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path, PORTS_FREE) as node:
+        come = threading.Event()
+
+        def late() -> Iterator[bytes]:
+            come.wait(60)
+            yield pb.PutRequest(key=b"test/0", value=b"x").SerializeToString()
+
+        with grpc.insecure_channel(node.addresses["meta"]) as channel:
+            call = channel.stream_unary("/lakemq.meta.v1.Kv/Put", request_serializer=bytes)
+            with pytest.raises(grpc.RpcError, match="did not come within 1 s") as caught:
+                call(late(), timeout=60)
+            come.set()
+        error, _ = error_of_failure(caught.value)
+        assert error.retriable and error.definite  # it was not applied
