@@ -90,6 +90,11 @@ class Access:
         own = tuple(each for each in (tokens, api_keys) if each is not None)
         self._authenticators: tuple[Authenticator, ...] = (*own, *authenticators)
         self._authorizers = tuple(authorizers)
+        # Once: to look for methods of a protocol takes longer than most of what they do.
+        self._matchers = [
+            one for one in self._authenticators if isinstance(one, CredentialMatcher)
+        ]
+        self._asking = [one for one in self._authorizers if isinstance(one, AskingAuthorizer)]
         self._mechanisms: dict[str, Mechanism] = {}
         for mechanism in mechanisms:
             # The first of a name counts: plugins come before what is built in.
@@ -145,8 +150,8 @@ class Access:
             principal = await self._asked(authenticator, credentials)
             if principal is not None:
                 return principal
-        matchers = (one for one in self._authenticators if isinstance(one, CredentialMatcher))
-        if credentials.token is not None or any(one.handles(credentials) for one in matchers):
+        kinds = (one.handles(credentials) for one in self._matchers)
+        if credentials.token is not None or any(kinds):
             await self._dummy_verify(credentials)
             raise NotAuthenticated("wrong user or password")
         return self._anonymous_from(credentials.peer_host)
@@ -269,9 +274,8 @@ class Access:
     ) -> None:
         """Resolve what authorizers must ask a backend about, so that `authorize` can answer at
         once."""
-        for authorizer in self._authorizers:
-            if isinstance(authorizer, AskingAuthorizer):
-                await authorizer.decide(principal, operation, resource, context)
+        for authorizer in self._asking:
+            await authorizer.decide(principal, operation, resource, context)
 
     # -- changes
 
