@@ -224,10 +224,10 @@ class Witness:
     def __init__(self) -> None:
         self.shown: list[Credentials] = []
 
-        self.transactions = self
+        self.groups = self.queues = self.transactions = self
 
-    def register_participant(self, *others: object) -> None:
-        """Transactions: there are none."""
+    def configure(self, settings: object) -> None:
+        """There are neither groups nor queues."""
 
     def topics(self) -> list[TopicInfo]:
         return []
