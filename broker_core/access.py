@@ -91,9 +91,7 @@ class Access:
         self._authenticators: tuple[Authenticator, ...] = (*own, *authenticators)
         self._authorizers = tuple(authorizers)
         # Once: to look for methods of a protocol takes longer than most of what they do.
-        self._matchers = [
-            one for one in self._authenticators if isinstance(one, CredentialMatcher)
-        ]
+        self._matchers = [one for one in self._authenticators if isinstance(one, CredentialMatcher)]
         self._asking = [one for one in self._authorizers if isinstance(one, AskingAuthorizer)]
         self._mechanisms: dict[str, Mechanism] = {}
         for mechanism in mechanisms:

@@ -22,6 +22,7 @@ from lakemq.broker_core.api.records.batch import BatchHeader, RecordBatch, read_
 from lakemq.plugins.journal.segment.producers import ProducerTable
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.net.cluster_view import ClusterView
+from lakemq.plugins.native.sdk.notices import Notices
 from lakemq.plugins.native.server.convert import error_message
 
 NODES = ("a:1", "b:1", "c:1")
@@ -178,6 +179,7 @@ class Cluster:
         self.partitions = [Partition(dice) for _ in range(partitions)]
         self.streams: set[Stream] = set()
         self.routes = self
+        self.notices = Notices()
         self.view = ClusterView()
         self.view.set_nodes({node: node for node in NODES})
         self.route = self.view.route

@@ -18,7 +18,7 @@ import pytest
 from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, NotAuthorized
 from lakemq.broker_core.api.types import Acks, Compression
 from lakemq.plugins.native.sdk.net import sequencing
-from lakemq.plugins.native.sdk.producer import producer
+from lakemq.plugins.native.sdk.producer import sending
 from lakemq.plugins.native.sdk.producer.accumulator import ProducerBatch, RecordAccumulator
 from lakemq.plugins.native.sdk.producer.producer import Producer
 from lakemq.plugins.native.sdk.types import NewRecord
@@ -44,7 +44,7 @@ class Run:
 
     async def play(self) -> None:
         loop = asyncio.get_running_loop()
-        self._patch.setattr(producer, "_now_ms", lambda: int(loop.time() * 1000))
+        self._patch.setattr(sending, "now_ms", lambda: int(loop.time() * 1000))
         made = Producer(
             self.cluster, 9, acks=Acks.REPLICATED, compression=Compression.NONE,  # type: ignore[arg-type]
             linger_ms=self.dice.choice((0, 0, 3)), batch_max_bytes=self.dice.choice((200, 1 << 20)),

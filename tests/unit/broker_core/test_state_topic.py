@@ -44,8 +44,7 @@ from lakemq.broker_core.groups.offset_table import OFFSETS_TOPIC
 from lakemq.broker_core.queues.snapshot import QUEUES_TOPIC
 from lakemq.broker_core.transactions import formats
 from lakemq.plugins.mqtt.bridge.state_log import STATES
-from lakemq.plugins.mqtt.routing import delayed
-from lakemq.plugins.mqtt.server import ban_log
+from lakemq.plugins.mqtt.server import ban_log, delay_log
 from lakemq.plugins.mqtt.server.state_store import SESSIONS
 from tests.support.node.crashing_broker import Crashed, CrashingBroker, Disk
 from tests.support.poison import garbage_lengths
@@ -214,7 +213,7 @@ def test_the_names_of_topics_that_hold_data_do_not_change() -> None:
     names = {formats.STAGED_TOPIC, formats.TRANSACTIONS_TOPIC, formats.SCHEDULES_TOPIC}
     assert names | {OFFSETS_TOPIC, QUEUES_TOPIC} == OLDER_NAMES
     assert {f"_lakemq_{each}" for each in OLD} == OLDER_NAMES
-    mqtt = {SESSIONS, RETAINED, delayed.TOPIC, ban_log.TOPIC}
+    mqtt = {SESSIONS, RETAINED, delay_log.TOPIC, ban_log.TOPIC}
     assert mqtt == {f"__mqtt_{each}" for each in ("sessions", "retained", "delayed", "bans")}
     assert STATES == "__bridge"
 

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lakemq.broker_core.api.errors import (
     InvalidRequest,
@@ -43,10 +43,6 @@ from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner
 from lakemq.plugins.native.sdk.producer.produce_stream import ProduceStream
 from lakemq.plugins.native.sdk.tracing import is_traced
 
-if TYPE_CHECKING:
-    pass
-
-
 _DEFINITE = (
     InvalidRequest,
     NotAuthenticated,
@@ -58,13 +54,9 @@ _DEFINITE = (
     UnknownTopic,
 )
 """In-place answers after which the batch is surely not stored."""
-
-
 _log = logging.getLogger("lakemq.sdk")
 _BEHIND_ATTEMPTS: Final = 8
 """Some 5 s: as long may a node take to hear of a topic that another has made."""
-
-
 _FORMER_LEADER_S: Final = 0.5
 """How long a node that leads no more may take to say so, before its stream is ended."""
 
