@@ -379,12 +379,9 @@ class SessionOwner:
         task.add_done_callback(self.writing.discard)
 
     async def _save(self, rows: list[Saved]) -> None:
-        codes: dict[str, Code] = {
-            one.client_id: Code.FAILED
-            for one in rows
-            if one.state is not None and len(one.state) > _STATE_MAX_BYTES
-        }
-        waiting = [one for one in rows if one.client_id not in codes]
+        newest = {one.client_id: one for one in rows}
+        codes = dict.fromkeys(newest, Code.FAILED)
+        waiting = [one for one in rows if one.state is None or len(one.state) <= _STATE_MAX_BYTES]
         loop, backoff = (
             asyncio.get_running_loop(),
             Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random),
@@ -392,8 +389,10 @@ class SessionOwner:
         deadline = loop.time() + SAVE_WAIT_S
         while waiting:
             groups: dict[str, list[Saved]] = {}
-            for one in waiting:
-                groups.setdefault(self._home_of(one.client_id), []).append(one)
+            for each in waiting:
+                one = newest[each.client_id] = self._with_epoch(each)
+                if one.epoch or not one.alive or one.client_id not in self._hub.sessions:
+                    groups.setdefault(self._home_of(one.client_id), []).append(one)
             found = await asyncio.gather(*(self._save_at(*each) for each in groups.items()))
             for some in found:
                 codes.update(some)
@@ -402,8 +401,17 @@ class SessionOwner:
                 break
             if waiting:
                 await asyncio.sleep(backoff.next_s())
+        rows = list(newest.values())
         self._saved(rows, codes)
         self._after()
+
+    def _with_epoch(self, row: Saved) -> Saved:
+        """What this node had before nodes shared sessions has its epoch once its home has heard of
+        it (`announce`): until then the home would take the row for a stranger's."""
+        session = self._hub.sessions.get(row.client_id)
+        if row.epoch or not row.alive or session is None:
+            return row
+        return row._replace(epoch=session.epoch)
 
     async def _save_at(self, node: str, rows: Sequence[Saved]) -> dict[str, Code]:
         codes = {one.client_id: Code.FAILED for one in rows}

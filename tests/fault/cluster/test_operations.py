@@ -318,14 +318,16 @@ def test_an_mqtt5_publisher_is_told_that_too_few_are_in_sync(cluster: Running) -
         print(f"0x83 after {took_s:.1f} s, then after {refused_s:.3f} s")
         cluster.start_node(follower)
         until_in_sync(cluster, "refused", 2)
-        assert published(b"last")[0] in (0x00, 0x10)
+        # Its leader may hear of that a moment later than the test.
+        until(lambda: published(b"last")[0] in (0x00, 0x10))
     finally:
         client.disconnect()
         client.loop_stop()
     (records,) = cluster.stored("refused").values()
     values = [each.value for each in records]
     # What is not acknowledged may be there: its publisher sends it again.
-    assert [each for each in values if each != b"waits"] == [b"first", b"last"]
+    kept = dict.fromkeys(each for each in values if each != b"waits")
+    assert list(kept) == [b"first", b"last"]
 
 
 @long_run

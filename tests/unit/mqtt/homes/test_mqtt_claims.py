@@ -1,4 +1,5 @@
-"""Goal: a client that leaves while its session is claimed costs no other client its own."""
+"""Goal: claims and what homes keep cost no client a session that nobody else wants: neither when
+others leave meanwhile, nor when nodes have just begun to share sessions."""
 
 from __future__ import annotations
 
@@ -7,10 +8,20 @@ from collections.abc import Callable
 
 from lakemq.broker_core.api.errors import Unavailable
 from lakemq.broker_core.api.types import ANONYMOUS
+from lakemq.plugins.mqtt.homes import frames
 from lakemq.plugins.mqtt.homes.owner import SessionOwner
+from lakemq.plugins.mqtt.homes.table import Known
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.state.sessions import Positions
-from lakemq.plugins.mqtt.wire.packets import V5, Connack, Connect, Properties
+from lakemq.plugins.mqtt.wire.packets import (
+    V5,
+    Connack,
+    Connect,
+    Filter,
+    Properties,
+    Suback,
+    Subscribe,
+)
 from tests.support.mqtt.bench import Bench, Device
 from tests.support.virtual_time import run_virtually
 
@@ -69,5 +80,49 @@ def test_clients_that_leave_keep_no_other_from_an_answer() -> None:
         assert isinstance(answer, Connack)
         assert answer.code == 0x88
         assert owner._claiming == {}
+
+    run_virtually(test())
+
+
+class Keeps(Homes):
+    """The home knows the session by epoch 5 alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs: list[int] = []
+
+    async def ask(self, node: str, payload: bytes, timeout_s: float) -> bytes:
+        kind, data = frames.split(payload)
+        assert kind is frames.Kind.SAVE
+        rows = frames.read_saves(data)
+        self.epochs += [one.epoch for one in rows]
+        codes = [frames.Code.DONE if one.epoch == 5 else frames.Code.STALE for one in rows]
+        return frames.codes_bytes(codes)
+
+
+def test_what_its_home_has_not_heard_of_is_kept_once_it_has() -> None:
+    bench = Bench(durable=True)
+    ledger = bench.hub.ledger
+    assert ledger is not None
+    device = connecting(bench, "d")
+    ledger.begin()
+    ledger.done({"d"}, 0, bench.now_ms)
+    assert len(device.received()) == 1  # CONNACK
+    bench.hub.ended = {}
+
+    async def test() -> None:
+        homes = Keeps()
+        begin: Callable[..., object] = asyncio.ensure_future
+        owner = SessionOwner(bench.hub, homes, begin, lambda: None, lambda: bench.now_ms)
+        device.send(Subscribe(1, (Filter("a", 1),)))
+        owner.save(ledger.begin())
+        await asyncio.sleep(0.5)
+        assert (homes.epochs, device.received()) == ([], [])
+        owner._know([Known("d", 0, 5)])
+        await asyncio.gather(*owner.writing)
+        assert homes.epochs == [5]
+        (answer,) = device.received()
+        assert isinstance(answer, Suback)
+        assert not device.closed
 
     run_virtually(test())
