@@ -93,11 +93,14 @@ class Devices:
         at_qos_1 = {(name, each) for name in expected if name[-1] == "1" for each in expected[name]}
         shared = set[tuple[str, str]]()
 
-        def all_shared() -> bool:
+        def missed() -> int:
             shared.update(*(tuple(each.received) for each in self.members))
-            return shared >= at_qos_1
+            return len(at_qos_1 - shared)
 
-        until(all_shared, GOES_ON_MAX_S, "all of QoS 1 at members of the shared group")
+        # A group may miss what a node hears more than a second before or after the others, as one
+        # that starts on a busy machine may (docs/decisions/0038).
+        most = len(at_qos_1) // 200
+        until(lambda: missed() <= most, GOES_ON_MAX_S, "QoS 1 at members of the shared group")
         given = {each.name: by_name(each.received) for each in self.readers}
         wrong = problems({"stored": stored(self._cluster, "devices"), **given}, expected)
         for each in self.readers:
@@ -106,7 +109,10 @@ class Devices:
         for each in (*self.readers, *self.members, *self.publishers.clients, self.extras.client):
             each.close()
         assert wrong == []
-        return f"{self.publishers.sent} publishes of each device, {self.extras.sent} of QoS 0"
+        return (
+            f"{self.publishers.sent} publishes of each device, {self.extras.sent} of QoS 0; the "
+            f"shared group missed {missed()} of {len(at_qos_1)}"
+        )
 
     def _retained_elsewhere(self) -> list[str]:
         """What a node has retained that it should not have."""
