@@ -29,7 +29,7 @@ class Run:
     curves: dict[str, Curve] = field(default_factory=dict)
 
     def dumps(self) -> str:
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True) + "\n"
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n"
 
     def merged(self, later: Run) -> Run:
         """This run with what a later one measured in place of the same."""

@@ -83,6 +83,13 @@ def test_a_run_comes_back_from_its_json() -> None:
     assert loads(run.dumps(), "run.json") == run
 
 
+def test_the_first_side_stays_the_first_in_json() -> None:
+    """Ratios are its figures divided by those of the others."""
+    run = run_of(LakeMQ=rates(1.0), Kafka=rates(2.0), Zenoh=rates(3.0))
+    read = loads(run.dumps(), "run.json")
+    assert list(read.results["qos1"].samples) == ["LakeMQ", "Kafka", "Zenoh"]
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 2}', "null", "7"])
 def test_what_is_no_run_is_refused_by_its_name(text: str) -> None:
     with pytest.raises(NotHistory, match=r"run\.json"):
