@@ -16,6 +16,7 @@ from typing import Final
 from lakemq.broker_core.api.errors import (
     InvalidRequest,
     LakeMQError,
+    NotEnoughReplicas,
     NotLeader,
     OutcomeUnknown,
     OutOfOrderSequence,
@@ -42,9 +43,9 @@ a new one."""
 EPOCH_MAX: Final = 0xFFFF
 _SEQUENCE_MASK: Final = 0x7FFF_FFFF
 _HEADER_ROOM_BYTES: Final = 256
-_AGAIN: Final = (NotLeader, Unavailable, UnknownPartition, UnknownTopic)
-"""Refused before it was stored, and taken soon perhaps: the callee does not lead yet, or any
-more, or has too much to do."""
+_AGAIN: Final = (NotEnoughReplicas, NotLeader, Unavailable, UnknownPartition, UnknownTopic)
+"""Refused before it was stored, and taken soon perhaps: the callee does not lead yet, or any more,
+has too much to do, or too few replicas are in sync."""
 _GAP: Final = (OutOfOrderSequence, ProducerFenced)
 """The log misses what came before: of this producer epoch it takes no more."""
 
@@ -81,7 +82,7 @@ class Entry:
 class RouteBatch:
     """A batch that is sent, or sent again. `data` is the whole batch, `header` its header."""
 
-    __slots__ = ("acks", "data", "entries", "header", "number", "numbered", "sent")
+    __slots__ = ("acks", "data", "entries", "header", "number", "numbered", "refusal", "sent")
 
     def __init__(
         self, number: int, entries: list[Entry], header: BatchHeader, data: bytes, *, numbered: bool
@@ -93,8 +94,10 @@ class RouteBatch:
         self.data = data
         self.acks = entries[0].acks
         self.numbered = numbered
-        self.sent = False
-        """Whether it may be stored, as far as is known."""
+        self.sent = 0
+        """How often it was sent and may have been stored, as far as is known."""
+        self.refusal: NotEnoughReplicas | None = None
+        """The last one."""
 
     def stamp(self, producer: ProducerStamp) -> None:
         """Give it another place in the order of a producer."""
@@ -178,7 +181,7 @@ class RouteQueue:
             if built is None:
                 return None
             batch = built
-        batch.sent = True
+        batch.sent += 1
         insort(self._under_way, batch, key=_number)
         return batch
 
@@ -263,6 +266,9 @@ class RouteQueue:
         if isinstance(outcome, AppendResult):
             self._stored(batch, outcome)
             return True
+        if isinstance(outcome, NotEnoughReplicas):  # the one answer that says it is not stored
+            batch.sent -= 1
+            batch.refusal = outcome
         if isinstance(outcome, _AGAIN) or (isinstance(outcome, _GAP) and batch.numbered):
             # Only of the first one a gap says that neither it nor those behind it are stored; with
             # one before it, that one is sent again first, under the number that it has.
@@ -307,17 +313,17 @@ class RouteQueue:
 
     def expire(self, now_s: float, why: str) -> None:
         """Answer who waits no longer: OutcomeUnknown where the records may be stored, else
-        NotLeader."""
+        NotEnoughReplicas if that is why, or NotLeader."""
         late: list[tuple[list[Entry], LakeMQError]] = []
         for batch in (*self._under_way, *self._again):
             if batch.entries and batch.entries[0].deadline_s <= now_s:
-                late.append((batch.entries, _expired(why, sent=batch.sent)))
+                late.append((batch.entries, _expired(why, batch)))
                 batch.entries = []
         self._again = [batch for batch in self._again if batch.entries]
         waiting: list[Entry] = []
         while self._waiting and self._waiting[0].deadline_s <= now_s:
             waiting.append(self._waiting.popleft())
-        late.append((waiting, _expired(why, sent=False)))
+        late.append((waiting, NotLeader(why)))
         # Last: who is answered may come again at once.
         for entries, error in late:
             self._answer(entries, error)
@@ -348,7 +354,9 @@ def _number(batch: RouteBatch) -> int:
     return batch.number
 
 
-def _expired(why: str, *, sent: bool) -> LakeMQError:
-    if sent:
+def _expired(why: str, batch: RouteBatch) -> LakeMQError:
+    if batch.sent:
         return OutcomeUnknown(f"{why}; the records may be stored or not")
+    if batch.refusal is not None:
+        return NotEnoughReplicas(f"{why}: {batch.refusal}")
     return NotLeader(why)

@@ -16,6 +16,7 @@ import pytest
 from lakemq.broker_core.api.errors import (
     InvalidTimestamp,
     LakeMQError,
+    NotEnoughReplicas,
     NotLeader,
     OutOfOrderSequence,
     Unavailable,
@@ -159,7 +160,7 @@ class World:
 
     def refuse(self) -> None:
         self.leader.refuses = self.rng.choice(
-            [NotLeader("n"), Unavailable("u"), InvalidTimestamp("t")]
+            [NotLeader("n"), Unavailable("u"), InvalidTimestamp("t"), NotEnoughReplicas("r")]
         )
 
     def obey(self) -> None:
@@ -185,6 +186,8 @@ class World:
         for value, outcome in self.outcomes.items():
             if not isinstance(outcome, LakeMQError):
                 assert values[outcome] == value, "acknowledged and not stored"
+            elif isinstance(outcome, NotEnoughReplicas | NotLeader):
+                assert value not in values, "refused and stored"
 
 
 @pytest.mark.parametrize("seed", seeds(150))
@@ -213,6 +216,32 @@ def broken_runs() -> int:
         except AssertionError:
             count += 1
     return count
+
+
+def test_records_wait_for_replicas_in_their_order() -> None:
+    world = World(0)
+    world.give()
+    world.send()
+    world.leader.refuses = NotEnoughReplicas("1 of 2 in sync")
+    world.arrive()
+    world.answer()
+    world.give()
+    assert not world.outcomes
+    world.settle()
+    world.check()
+    assert [*world.outcomes.values()] == [*range(world.given)]
+
+
+def test_records_that_waited_for_replicas_in_vain_are_refused() -> None:
+    world = World(0)
+    world.give()
+    world.send()
+    world.leader.refuses = NotEnoughReplicas("1 of 2 in sync")
+    world.arrive()
+    world.answer()
+    world.queue.expire(WAIT_S, "late")
+    (outcome,) = set(world.outcomes.values())
+    assert isinstance(outcome, NotEnoughReplicas) and str(outcome) == "late: 1 of 2 in sync"
 
 
 def test_six_under_way_would_be_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
