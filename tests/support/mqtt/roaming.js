@@ -17,8 +17,14 @@ const toAnyNode = () => {
 const client = new mqtt.MqttClient(toAnyNode, {
   clientId, protocolVersion: 5, clean: false, properties: {sessionExpiryInterval: 3600},
   keepalive: 8, reconnectPeriod: 50, connectTimeout: 5000, resubscribe: false,
+  reconnectOnConnackError: true,  // else it gives up when one node can't let it in
 });
 client.on("error", () => {});  // it connects again
+// What is published between CONNACK and the first message read back from its store mqtt.js sends at
+// once, before what waits from the connection before; this one keeps the order [MQTT-4.6.0-6].
+client.on("packetreceive", (packet) => {
+  if (packet.cmd === "connack" && packet.reasonCode === 0) client._storeProcessing = true;
+});
 client.on("message", (topic, payload) => tell("message", topic, payload.toString()));
 const fail = (error) => { console.error(String(error)); process.exit(1); };
 // A command that waits while stored messages are sent again fails if the connection ends then: it

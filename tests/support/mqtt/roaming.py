@@ -41,6 +41,8 @@ class Roaming:
         """(topic name, payload), in the order in which they came."""
         self.acknowledged = 0
         """Publishes that the broker has answered for good."""
+        self.refused: list[str] = []
+        """Reasons of those among them that it did not store."""
         self.connections = 0
         """Some of them tries."""
         self.subscribed = threading.Event()
@@ -92,9 +94,12 @@ class _AnyNode(Paho):
             return paho.MQTTErrorCode.MQTT_ERR_NO_CONN
         return super()._send_publish(*publish, **more)
 
-    def _do_on_publish(self, *answer: Any) -> paho.MQTTErrorCode:
+    def _do_on_publish(self, mid: int, reason: Any, *more: Any) -> paho.MQTTErrorCode:
         self.owner.acknowledged += 1
-        return super()._do_on_publish(*answer)
+        # A PUBREL that is sent again, as its PUBCOMP was lost, may meet an identifier that is free.
+        if reason.is_failure and reason.getName() != "Packet identifier not found":
+            self.owner.refused.append(str(reason))
+        return super()._do_on_publish(mid, reason, *more)
 
     def waiting(self) -> str:
         found = list(self._out_messages.values())

@@ -57,6 +57,8 @@ class Publishers:
         for client, qos in itertools.product(self.clients, (1, 2)):
             client.publish(self.name(client, qos), LAST, qos)
         self._until(self.sent + 2)
+        refused = {each.name: each.refused for each in self.clients if each.refused}
+        assert not refused, refused
 
     def waiting(self) -> str:
         """What each of them waits for."""
