@@ -24,6 +24,7 @@ from lakemq.broker_core.api.transactions.types import SINK, TRANSACTION, Owner
 from lakemq.broker_core.groups.offset_table import OFFSETS_TOPIC
 from lakemq.broker_core.transactions.formats import STAGED_TOPIC, encode_owner
 from lakemq.testing import Cluster
+from tests.support.cluster.async_thread import AsyncThread
 from tests.support.cluster.load import until
 from tests.support.cluster.topics import made, partitions, until_in_sync
 from tests.support.cluster.transaction_load import Transactions
@@ -120,7 +121,7 @@ def test_a_sinks_batch_is_committed_by_the_next_coordinator(cluster: Cluster) ->
 # -- records and offsets together
 
 
-class Worker:
+class Worker(AsyncThread):
     """Reads a topic as a member of a group, writes what it read to another one, and commits both in
     one transaction; in a thread of its own, until it is stopped. After any failure it begins
     again."""
@@ -128,19 +129,11 @@ class Worker:
     def __init__(self, name: str, source: str, target: str, bootstrap: str) -> None:
         self.commits = 0
         self.failures: list[str] = []
-        self.error: BaseException | None = None
         self._stopping = threading.Event()
         self._name, self._source, self._target, self._bootstrap = name, source, target, bootstrap
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+        super().__init__()
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._work())
-        except BaseException as error:
-            self.error = error
-
-    async def _work(self) -> None:
+    async def work(self) -> None:
         async with lakemq.Client(self._bootstrap, timeout_s=100) as client:
             while not self._stopping.is_set():
                 try:

@@ -9,26 +9,19 @@ from contextlib import suppress
 
 import lakemq
 from lakemq.testing import Cluster
+from tests.support.cluster.async_thread import AsyncThread
 from tests.support.cluster.load import until
 
 
-class Member:
+class Member(AsyncThread):
     """Reads and commits in a thread of its own, connected to one node first."""
 
     def __init__(self, readers: Readers, bootstrap: str) -> None:
         self._readers = readers
         self._bootstrap = bootstrap
-        self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+        super().__init__()
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._read())
-        except BaseException as error:
-            self.error = error
-
-    async def _read(self) -> None:
+    async def work(self) -> None:
         readers = self._readers
         async with (
             lakemq.Client(self._bootstrap, timeout_s=60) as client,

@@ -12,6 +12,7 @@ from contextlib import suppress
 import lakemq
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.testing import Cluster
+from tests.support.cluster.async_thread import AsyncThread
 from tests.support.cluster.load import until
 from tests.support.cluster.queue_history import QueueHistory, judged
 
@@ -20,23 +21,15 @@ SOUR = 20
 ATTEMPTS = 3
 
 
-class Consumer:
+class Consumer(AsyncThread):
     """In a thread of its own, connected to one node first."""
 
     def __init__(self, consumers: Consumers, bootstrap: str) -> None:
         self._consumers = consumers
         self._bootstrap = bootstrap
-        self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+        super().__init__()
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._consume())
-        except BaseException as error:
-            self.error = error
-
-    async def _consume(self) -> None:
+    async def work(self) -> None:
         consumers = self._consumers
         options = lakemq.QueueOptions(
             attempts_max=ATTEMPTS, dead_letter=consumers.dead, backoff_ms=1, prefetch=10

@@ -11,30 +11,23 @@ import lakemq
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.transactions.types import TRANSACTION
 from lakemq.testing import Cluster
+from tests.support.cluster.async_thread import AsyncThread
 from tests.support.cluster.load import until
 from tests.support.history import OPEN, History, Read, Send
 
 
-class Writer:
+class Writer(AsyncThread):
     """Transactions of one id, or batches of one sink, in a thread of its own."""
 
     def __init__(self, load: Transactions, name: str, bootstrap: str) -> None:
         self.name = name
-        self.error: BaseException | None = None
         self.ended = 0
         """Transactions whose end is known."""
         self.sequence = 0
         self._load, self._bootstrap = load, bootstrap
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+        super().__init__()
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._write())
-        except BaseException as error:
-            self.error = error
-
-    async def _write(self) -> None:
+    async def work(self) -> None:
         load = self._load
         async with lakemq.Client(self._bootstrap, timeout_s=100) as client:
             while not load.stopping.is_set():
