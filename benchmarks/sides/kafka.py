@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import subprocess
 import uuid
@@ -136,8 +135,3 @@ def alone(folder: Path, more: str = "") -> Iterator[Broker]:
 
 AS_SHIPPED = partial(alone, more="")
 FSYNCED = partial(alone, more=FLUSHED)
-
-
-def version_of(jars: str) -> str:
-    match = re.search(r"kafka-tools-([0-9][^/]*)\.jar", jars)
-    return match[1] if match else VERSION

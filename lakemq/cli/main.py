@@ -18,7 +18,9 @@ def main() -> None:
 
         sys.stdout.write(f"lakemq {version('lakemq')}\n")
     elif words[:1] == ["start"]:
-        gc.set_threshold(50_000)  # imports leave nothing to collect; `settle` sets it for good
+        from lakemq.runtime import GC_THRESHOLDS
+
+        gc.set_threshold(*GC_THRESHOLDS)  # from here on: imports leave nothing to collect
         from lakemq.cli.start import app
 
         app()

@@ -390,8 +390,8 @@ class SessionOwner:
         while waiting:
             groups: dict[str, list[Saved]] = {}
             for each in waiting:
-                one = newest[each.client_id] = self._with_epoch(each)
-                if one.epoch or not one.alive or one.client_id not in self._hub.sessions:
+                if (one := self._heard_of(each)) is not None:
+                    newest[one.client_id] = one
                     groups.setdefault(self._home_of(one.client_id), []).append(one)
             found = await asyncio.gather(*(self._save_at(*each) for each in groups.items()))
             for some in found:
@@ -401,17 +401,16 @@ class SessionOwner:
                 break
             if waiting:
                 await asyncio.sleep(backoff.next_s())
-        rows = list(newest.values())
-        self._saved(rows, codes)
+        self._saved(list(newest.values()), codes)
         self._after()
 
-    def _with_epoch(self, row: Saved) -> Saved:
+    def _heard_of(self, row: Saved) -> Saved | None:
         """What this node had before nodes shared sessions has its epoch once its home has heard of
-        it (`announce`): until then the home would take the row for a stranger's."""
+        it (`announce`). None: until then the home would take the row for a stranger's."""
         session = self._hub.sessions.get(row.client_id)
         if row.epoch or not row.alive or session is None:
             return row
-        return row._replace(epoch=session.epoch)
+        return row._replace(epoch=session.epoch) if session.epoch else None
 
     async def _save_at(self, node: str, rows: Sequence[Saved]) -> dict[str, Code]:
         codes = {one.client_id: Code.FAILED for one in rows}

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import datetime
 from time import monotonic
 from types import TracebackType
@@ -205,12 +206,10 @@ class SyncProducer:
         return self._portal.run(sent)
 
     async def _flushed(self, wait_s: float) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(None if wait_s == math.inf else wait_s):
                 await self._handed_over()
                 await self._producer.flush()
-        except TimeoutError:
-            return
 
     async def _handed_over(self) -> None:
         if self._sender is not None:
