@@ -58,6 +58,7 @@ from lakemq.plugins.native.sdk.blocking.client import SyncClient, connect
 from lakemq.plugins.native.sdk.blocking.consumer import SyncConsumer
 from lakemq.plugins.native.sdk.blocking.producer import SyncProducer
 from lakemq.plugins.native.sdk.blocking.queue import SyncQueue, SyncQueueRecord
+from lakemq.plugins.native.sdk.blocking.scan import TopicScan
 from lakemq.plugins.native.sdk.blocking.services import SyncAdmin, SyncSchedules, SyncSchemas
 from lakemq.plugins.native.sdk.blocking.staging import (
     SyncStagedWriter,
@@ -196,6 +197,7 @@ __all__ = [
     "TlsFailed",
     "TopicExists",
     "TopicOffsets",
+    "TopicScan",
     "TopicPartition",
     "Transaction",
     "TransactionAborted",

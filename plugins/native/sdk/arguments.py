@@ -127,7 +127,9 @@ def records_max(max_records: object) -> int:
     return max_records
 
 
-def first_offset(start: str | int, log_start_offset: int, high_watermark: int) -> int:
+def first_offset(
+    start: str | int, log_start_offset: int, high_watermark: int, name: str = "start"
+) -> int:
     """The offset that `start` (`earliest`, `latest` or an offset) stands for."""
     if start == "earliest":
         return log_start_offset
@@ -135,7 +137,7 @@ def first_offset(start: str | int, log_start_offset: int, high_watermark: int) -
         return high_watermark
     if isinstance(start, int) and start >= 0:
         return start
-    raise InvalidRequest(f"start is {start!r}; it takes 'earliest', 'latest' or an offset >= 0")
+    raise InvalidRequest(f"{name} is {start!r}; it takes 'earliest', 'latest' or an offset >= 0")
 
 
 def delay_ms(delay: object) -> int:

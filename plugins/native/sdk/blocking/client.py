@@ -28,19 +28,26 @@ from lakemq.plugins.native.sdk.arguments import (
     check_options,
     compression_given,
 )
+from lakemq.plugins.native.sdk.arrow import COLUMNS
 from lakemq.plugins.native.sdk.blocking.consumer import SyncConsumer, with_callbacks_in_threads
 from lakemq.plugins.native.sdk.blocking.fetch_streams import FetchStream, ParallelFetch
 from lakemq.plugins.native.sdk.blocking.fetching import SyncRoutes
 from lakemq.plugins.native.sdk.blocking.portal import Portal, blocking
 from lakemq.plugins.native.sdk.blocking.producer import SyncProducer
 from lakemq.plugins.native.sdk.blocking.queue import SyncQueue
+from lakemq.plugins.native.sdk.blocking.scan import TopicScan, columns_given
 from lakemq.plugins.native.sdk.blocking.services import SyncAdmin, SyncSchedules, SyncSchemas
 from lakemq.plugins.native.sdk.blocking.staging import SyncStaging, SyncTransactionalProducer
 from lakemq.plugins.native.sdk.client.client import Client
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptCallback, CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.options import AssignOptions, ConsumerOptions
-from lakemq.plugins.native.sdk.consumer.starts import Where, consume_starts, given_starts
+from lakemq.plugins.native.sdk.consumer.starts import (
+    Where,
+    consume_starts,
+    given_starts,
+    scan_bounds,
+)
 from lakemq.plugins.native.sdk.consumer.topic_reader import TopicReader
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
@@ -306,6 +313,37 @@ class SyncClient:
         for number, batch in self._batches(reader, offsets, follow):
             if batch is not None:
                 yield from reader.placed(number, batch, offsets[number])
+
+    def scan(
+        self,
+        topic: str,
+        start: Where = "earliest",
+        end: Where = "latest",
+        *,
+        partitions: Iterable[int] | None = None,
+        columns: Sequence[str] = COLUMNS,
+        wanted: RecordFilter | None = None,
+        on_corrupt: OnCorrupt = "skip",
+    ) -> TopicScan:
+        """The records of a topic between two places, as an Arrow stream for DuckDB, Polars, pandas.
+
+        `start` and `end` (the first that is not read): `earliest`, `latest`, an offset or a
+        datetime, of each partition. They are looked up now: however often it is read, the result
+        holds the same records, none above today's high watermark. `partitions`: only these.
+        Raises UnknownTopic, UnknownPartition, OffsetOutOfRange.
+        """
+        names = columns_given(columns)
+        described, bounds = self._call(
+            lambda client: scan_bounds(client.connection, topic, start, end, partitions)
+        )
+
+        def fetch(partition: int, first: int, last: int) -> FetchStream:
+            return self.fetch_batches(
+                topic, partition, first, last,
+                topic_id=described.topic_id, wanted=wanted, on_corrupt=on_corrupt,
+            )  # fmt: skip
+
+        return TopicScan(topic, bounds, fetch, columns=names, wanted=wanted, on_corrupt=on_corrupt)
 
     async def _follow_metadata(self, client: Client) -> None:
         self._routes.follow(client.routes)

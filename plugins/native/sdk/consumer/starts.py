@@ -8,7 +8,12 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lakemq.broker_core.api.errors import InvalidRequest, Unavailable, UnknownPartition
+from lakemq.broker_core.api.errors import (
+    InvalidRequest,
+    OffsetOutOfRange,
+    Unavailable,
+    UnknownPartition,
+)
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.sdk.arguments import first_offset, moment_ms
 from lakemq.plugins.native.sdk.types import TopicOffsets
@@ -40,15 +45,15 @@ def check_mapping(starts: Mapping[TopicPartition, Where]) -> dict[TopicPartition
     return dict(starts)
 
 
-def _check(where: object) -> None:
+def _check(where: object, name: str = "start") -> None:
     if isinstance(where, datetime):
-        moment_ms("start", where)
+        moment_ms(name, where)
         return
     if isinstance(where, bool) or not isinstance(where, int | str):
         raise InvalidRequest(
-            f"start is {where!r:.60}; it takes 'earliest', 'latest', an offset >= 0 or a datetime"
+            f"{name} is {where!r:.60}; it takes 'earliest', 'latest', an offset >= 0 or a datetime"
         )
-    first_offset(where, 0, 0)
+    first_offset(where, 0, 0, name)
 
 
 async def first_offsets(
@@ -88,6 +93,32 @@ async def consume_starts(
         [each.partition for each in described.partitions] if partition is None else [partition]
     )
     return await first_offsets(connection, described, dict.fromkeys(numbers, start))
+
+
+async def scan_bounds(
+    connection: Connection, topic: str, start: Where, end: Where, partitions: Iterable[int] | None
+) -> tuple[TopicOffsets, dict[int, tuple[int, int]]]:
+    """The topic as it is now, and of its partitions, or of some of them, the offsets [first, end)
+    that lie between the two places; none behind the high watermark. Raises UnknownPartition,
+    OffsetOutOfRange: the log starts behind an offset that was given."""
+    _check(start)
+    _check(end, "end")
+    described = await connection.describe_topic(topic)
+    found = {each.partition: each for each in described.partitions}
+    numbers = sorted(found if partitions is None else set(partitions))
+    firsts = await first_offsets(connection, described, dict.fromkeys(numbers, start))
+    ends = await first_offsets(connection, described, dict.fromkeys(numbers, end))
+    bounds = {}
+    for number in numbers:
+        low, last = found[number].log_start_offset, found[number].high_watermark
+        if firsts[number] < low:
+            raise OffsetOutOfRange(
+                f"topic {topic} partition {number} starts at offset {low}; {firsts[number]} and "
+                "what follows it are no longer there"
+            )
+        until = min(ends[number], last)
+        bounds[number] = (min(firsts[number], until), until)
+    return described, bounds
 
 
 async def given_starts(
