@@ -33,10 +33,13 @@ class InterestExchange(ChannelEvents):
     def __init__(self, index: SubscriptionIndex, broker: Broker, strategy: str) -> None:
         """`strategy`: by which shared groups pick their members."""
         hasher = Hasher(broker.cluster_id)
-        self.own = OwnInterest(hasher, self._count)
+        self.own = OwnInterest(hasher, self._recounted)
         self.others = OthersInterest(hasher)
         self.on_change: Callable[[], None] = lambda: None
         """Called when what another node wants has changed: filters or members of groups."""
+        self.on_group: Callable[[GroupKey], None] = lambda key: None
+        """Called when nodes have told each other of a group's members, for each change."""
+        self.others.on_group = lambda key: self.on_group(key)
         self.sharing = Sharing(broker.node_id, self._count, self.others.groups, strategy)
         self._index = index
         self._channel: Channel | None = None
@@ -89,7 +92,10 @@ class InterestExchange(ChannelEvents):
         self._tell_soon()
 
     def _group(self, name: str, topic_filter: str) -> None:
-        self.own.group_changed((name, topic_filter))
+        if self._index.group(name, topic_filter) is None:
+            self.own.group_emptied((name, topic_filter))
+        else:
+            self.own.group_changed((name, topic_filter))
         self.sharing.changed((name, topic_filter))
         self.on_change()
         self._tell_soon()
@@ -100,6 +106,12 @@ class InterestExchange(ChannelEvents):
             return Members(0, 0)
         connected = sum(one.session.connection is not None for one in group.members)
         return Members(connected, len(group.members) - connected)
+
+    def _recounted(self, key: GroupKey) -> Members:
+        """What others are told of a group."""
+        members = self._count(key)
+        self.on_group(key)
+        return members
 
     def _tell_soon(self, pause_s: float = PAUSE_S) -> None:
         if self._timer is None and self._channel is not None:

@@ -5,7 +5,7 @@ It is soft state of a node's link: what is not known yet, or too much to tell, c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from lakemq.broker_core.api.cluster.channels import Peer
@@ -52,6 +52,8 @@ class OthersInterest:
         """Filter with wildcards -> nodes that want it."""
         self._shapes: dict[Shape, int] = {}
         self._matches: dict[str, tuple[str, ...]] = {}
+        self.on_group: Callable[[GroupKey], None] = lambda key: None
+        """Called after each change of a group's members, before the next one of it."""
 
     def begun(self, peer: Peer) -> None:
         """A link of the node has begun: nothing that it said before counts."""
@@ -69,11 +71,17 @@ class OthersInterest:
         if node is not None:
             self._drop(node_id, node)
             self._matches.clear()
+            self._forget_groups(node)
 
     def _drop(self, node_id: str, node: _Node) -> None:
         for text in node.texts:
             self._remove_text(node_id, text)
         node.texts.clear()
+
+    def _forget_groups(self, node: _Node) -> None:
+        groups, node.groups = node.groups, {}
+        for key in groups:
+            self.on_group(key)
 
     def said(self, peer: Peer, said: Said) -> None:
         """A message of the node."""
@@ -83,8 +91,9 @@ class OthersInterest:
         self._matches.clear()
         if said.kind is Kind.WHOLE:
             self._drop(peer.node_id, node)
-            node.hashes, node.groups = HashSet(), {}
+            node.hashes = HashSet()
             node.complete = node.overfull = False
+            self._forget_groups(node)
         elif said.kind is Kind.DELTA and (not node.complete or said.number != node.number + 1):
             node.complete = False  # until it tells all again
             return
@@ -115,6 +124,7 @@ class OthersInterest:
                 node.groups[name, text] = members
             else:
                 node.groups.pop((name, text), None)
+            self.on_group((name, text))
 
     def _add_text(self, node_id: str, node: _Node, text: str) -> None:
         shape = shape_of(text)

@@ -59,6 +59,8 @@ class OwnInterest:
         self._added: dict[int | str, None] = {}
         self._removed: dict[int | str, None] = {}
         self._dirty: dict[GroupKey, None] = {}
+        self._emptied: set[GroupKey] = set()
+        """Of the dirty ones, those that have had no members since they were told."""
         self._everything = False
         self._peers: dict[str, _Peer] = {}
 
@@ -108,6 +110,12 @@ class OwnInterest:
     def group_changed(self, key: GroupKey) -> None:
         """A member has come, gone, connected or left."""
         self._dirty[key] = None
+
+    def group_emptied(self, key: GroupKey) -> None:
+        """The last member has gone. That is told though others have come by then: without members
+        this node lets messages pass."""
+        self._dirty[key] = None
+        self._emptied.add(key)
 
     def _note(
         self, what: int | str, here: dict[int | str, None], there: dict[int | str, None]
@@ -169,7 +177,7 @@ class OwnInterest:
             return
         # The first of more than fit, the rest next time.
         added, removed = _some(self._added), _some(self._removed)
-        groups = [(*key, self._recount(key)) for key in _first(self._dirty, GROUPS_MAX)]
+        groups = self._take_groups()
         self._everything = len(self._texts) > WILDCARDS_MAX or len(self._hashes) > HASHED_MAX
         self.number += 1
         message = encode(
@@ -182,6 +190,18 @@ class OwnInterest:
             self.grown = self.number + 1
         for peer in self._peers.values():
             peer.changes.append(message)
+
+    def _take_groups(self) -> list[tuple[str, str, Members]]:
+        rows: list[tuple[str, str, Members]] = []
+        for key in _first(self._dirty, GROUPS_MAX // 2):
+            told = key in self._groups
+            members = self._recount(key)
+            if key in self._emptied:
+                self._emptied.discard(key)
+                if told and any(members):
+                    rows.append((*key, Members(0, 0)))
+            rows.append((*key, members))
+        return rows
 
     def _recount(self, key: GroupKey) -> Members:
         members = self._count(key)

@@ -48,7 +48,7 @@ class _Kept(NamedTuple):
     at_ms: int
     message: Message
     views: tuple[View, ...]
-    """Those that counted then."""
+    """Those that counted then, without nodes that have had no members since."""
 
 
 class _Shared:
@@ -97,6 +97,14 @@ class Sharing:
         self._changes += 1
         if key in self._groups and not any(self._own(key)):
             self._forget(key)
+
+    def heard(self, key: GroupKey, now_ms: int) -> None:
+        """What nodes have told each other of a group has changed: call it for each change, before
+        the next one. What was so for a moment alone is a view, too: a node without members then let
+        messages pass."""
+        if key in self._groups:
+            self._changes += 1
+            self._refreshed(key, now_ms)
 
     def takes(self, key: GroupKey, message: Message, now_ms: int) -> bool:
         """Whether this node delivers a message to its members of the group."""
@@ -159,19 +167,19 @@ class Sharing:
 
     def _look_again(self, key: GroupKey, group: _Shared, now_ms: int) -> None:
         """Messages of the last moments, and older ones of a node without members, may be ours now.
-        What fell to such a node falls to another one that had members when it came."""
+        What fell to such a node falls to another one that has had members since it came: who loses
+        them forgets what it kept."""
         there = group.there
         kept, group.kept = group.kept, deque()
         for one in kept:
             self._kept_count -= 1
             self._kept_bytes -= one.message.size_bytes
-            views = [tuple(each for each in view if each[0] in there) for view in one.views]
-            if now_ms - one.at_ms < OVERLAP_MS:
-                views.append(group.view)
-            if any(self._picks(view, key, one.message) for view in views):
+            views = tuple(tuple(each for each in view if each[0] in there) for view in one.views)
+            recent = (group.view,) if now_ms - one.at_ms < OVERLAP_MS else ()
+            if any(self._picks(view, key, one.message) for view in (*views, *recent)):
                 self._missed.append(Missed(key, one.message))
             else:
-                self._keep(group, one)
+                self._keep(group, one._replace(views=views))
 
     def _picks(self, view: View, key: GroupKey, message: Message) -> bool:
         return _pick(view, self._text(key, message)) == self._node_id

@@ -33,6 +33,7 @@ class SharedGroups:
         self._now_ms = now_ms
         self._due = False
         interest.on_change = self._changed
+        interest.on_group = lambda key: interest.sharing.heard(key, now_ms())
 
     def _changed(self) -> None:
         if self._interest.counts:

@@ -17,6 +17,7 @@ from lakemq.plugins.mqtt.interest.frames import Kind, Members, Said, decode, enc
 from lakemq.plugins.mqtt.interest.hashes import Hasher, HashSet, packed, unpacked_hashes
 from lakemq.plugins.mqtt.interest.others import OthersInterest
 from lakemq.plugins.mqtt.interest.own import OwnInterest
+from lakemq.plugins.mqtt.interest.picking import Sharing
 from lakemq.plugins.mqtt.state.stored_values import BadSnapshot
 from lakemq.plugins.mqtt.wire.packets import Filter, Subscribe, Unsubscribe
 from tests.support.memory_channels import MemoryChannels
@@ -178,6 +179,25 @@ def test_members_of_groups_are_counted() -> None:
     assert theirs.groups(("g", "a/b")) == {}
 
 
+def test_a_group_that_was_empty_for_a_moment_is_told_as_such() -> None:
+    """Meanwhile its node let messages pass, which others are to deliver."""
+    key = ("g", "a/b")
+    mine, theirs = OwnInterest(HASHER, lambda key: Members(2, 0)), OthersInterest(HASHER)
+    seen = []
+    theirs.on_group = lambda key: seen.append(theirs.groups(key))
+    mine.reachable("b")
+    theirs.begun(PEER)
+    mine.group_changed(key)
+    delivered(mine, theirs)
+    seen.clear()
+    mine.group_emptied(key)
+    mine.group_changed(key)
+    delivered(mine, theirs)
+    assert seen == [{}, {"a": Members(2, 0)}]
+    theirs.begun(Peer("a", 2))  # the process was started again
+    assert seen[2:] == [{}]
+
+
 def test_what_a_leader_may_leave_out() -> None:
     mine, theirs = linked()
     delivered(mine, theirs)
@@ -318,6 +338,28 @@ async def until(condition: Callable[[], bool]) -> None:
         if condition():
             return
         await asyncio.sleep(0.001)
+
+
+async def test_nodes_hear_each_change_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = []
+
+    def note(self: Sharing, key: tuple[str, str], now_ms: int) -> None:
+        heard.append((self._node_id, self._others(key).get("n1")))
+
+    monkeypatch.setattr(Sharing, "heard", note)
+    cluster, members = MemoryChannels(), Members(1, 0)
+    first, second = MemoryBroker(cluster, "n1"), MemoryBroker(cluster, "n2")
+    async with (
+        started(first, durable=False) as one, started(second, durable=False),
+        asyncio.timeout(10),
+    ):  # fmt: skip
+        client = await Client(one).connect("d")
+        client.send(Subscribe(1, (Filter("$share/g/s", 1),)))
+        await until(lambda: heard[-1:] == [("n2", members)])
+        client.send(Unsubscribe(2, ("$share/g/s",)))
+        client.send(Subscribe(3, (Filter("$share/g/s", 1),)))
+        await until(lambda: heard[-2:] == [("n2", None), ("n2", members)])
+    assert ("n1", None) in heard
 
 
 async def test_nodes_tell_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
