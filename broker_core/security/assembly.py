@@ -67,6 +67,7 @@ class Security:
         self.attempts = Attempts(settings.attempt_rules())
         self.checker = PasswordChecker(settings.password_threads, settings.passwords_waiting_max)
         self._users: list[Users] = []
+        self._issuers: list[TokenAuthenticator] = []
         self._callbacks: list[HttpAuthenticator | HttpAuthorizer] = []
         self.rule_book = RuleBook(settings, self._rules_changed)
         self.http_authorizers = [
@@ -108,7 +109,9 @@ class Security:
         if isinstance(settings, CertificateSettings):
             return CertificateAuthenticator(settings)
         if isinstance(settings, JwtSettings):
-            return TokenAuthenticator(settings, self._now_ms)
+            tokens = TokenAuthenticator(settings, self._now_ms)
+            self._issuers.append(tokens)
+            return tokens
         if isinstance(settings, HttpSettings):
             callback = HttpAuthenticator(settings, self._now_ms)
             self._callbacks.append(callback)
@@ -172,7 +175,9 @@ class Security:
     # -- life
 
     async def start(self) -> None:
-        """Returns when users and rules of the MetaService are loaded."""
+        """Returns when users and rules of the MetaService are loaded, and keys of issuers, if
+        these answer."""
+        await asyncio.gather(*(issuer.start() for issuer in self._issuers))
         if self._kept is not None:
             await self._kept.start()
             secret = await self._kept.cluster_secret()
@@ -200,6 +205,6 @@ class Security:
                 await self._watcher
         if self._kept is not None:
             await self._kept.stop()
-        for callback in self._callbacks:
+        for callback in [*self._callbacks, *self._issuers]:
             await callback.close()
         self.checker.close()

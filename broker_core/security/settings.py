@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from lakemq.broker_core.api.access import Rule
+from lakemq.broker_core.api.hosts import is_protected
 from lakemq.broker_core.api.settings import Reloadable, Section, Unlimited
 from lakemq.broker_core.security.authn.attempts import AttemptRules
 from lakemq.broker_core.security.authz.rules import check_rule
@@ -63,6 +64,15 @@ class JwtSettings(Section):
     break."""
     jwks_file: str = ""
     """File with a JSON Web Key Set. All three are read again when they change."""
+    jwks_url: str = ""
+    """Where the issuer serves its JSON Web Key Set: https, or http on this machine."""
+    discovery: bool = False
+    """Whether that URL is asked of the issuer (OpenID Connect Discovery), whose URL is `issuer`."""
+    refresh_ms: int = Field(default=600_000, ge=1_000)
+    """How often keys are fetched from a URL (ms), besides when a token names a key that is not
+    known."""
+    timeout_ms: int = Field(default=5_000, ge=10, le=60_000)
+    """How long the issuer's answer may take (ms)."""
     algorithms: list[Algorithm] = Field(default_factory=lambda: [*_SAFE])
     """What tokens may be signed with; each key takes only what fits its own kind."""
     issuer: str = ""
@@ -83,14 +93,22 @@ class JwtSettings(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        files = [each for each in (self.key_file, self.secret_file, self.jwks_file) if each]
-        if len(files) != 1:
-            raise ValueError("one of key_file, secret_file and jwks_file is needed")
+        given = (self.key_file, self.secret_file, self.jwks_file, self.jwks_url, self.discovery)
+        if len([each for each in given if each]) != 1:
+            raise ValueError(
+                "one of key_file, secret_file, jwks_file, jwks_url and discovery is needed"
+            )
         shared = any(each.startswith("HS") for each in self.algorithms)
         if self.secret_file and not all(each.startswith("HS") for each in self.algorithms):
             raise ValueError("secret_file goes with algorithms HS256, HS384, HS512 alone")
         if self.key_file and shared:
             raise ValueError("key_file holds a public key; HS algorithms take a secret_file")
+        if self.jwks_url or self.discovery:
+            name, url = ("jwks_url", self.jwks_url) if self.jwks_url else ("issuer", self.issuer)
+            if not is_protected(url):
+                raise ValueError(f"{name} is {url!r}; keys come by https, or http on this machine")
+            if shared:
+                raise ValueError("keys of a URL are public; HS algorithms take a secret_file")
         return self
 
 

@@ -22,9 +22,11 @@ from cryptography.x509 import load_pem_x509_certificate
 from pydantic import ValidationError
 
 from lakemq.broker_core.api.access import Rule
-from lakemq.broker_core.api.errors import InvalidRequest, NotAuthenticated
+from lakemq.broker_core.api.errors import InvalidRequest, NotAuthenticated, Unavailable
 from lakemq.broker_core.api.ports import Credentials
+from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
 from lakemq.broker_core.api.types import Principal
+from lakemq.broker_core.security.authn.key_sets import Ask, FetchedKeys
 from lakemq.broker_core.security.settings import JwtSettings, RuleSettings
 from lakemq.broker_core.security.watched_file import watched_file
 
@@ -50,10 +52,19 @@ class ExpiredToken(NotAuthenticated):
     """The issuer signed it, so presenting it is not guessing: it is not a failed attempt."""
 
 
+class _UnknownKey(NotAuthenticated):
+    """Perhaps the issuer has a new key."""
+
+
 class TokenAuthenticator:
     """Authenticates clients by the tokens of one issuer."""
 
-    def __init__(self, settings: JwtSettings, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, settings: JwtSettings, now_ms: Callable[[], int], ask: Ask | None = None
+    ) -> None:
+        """`ask`: how URLs are asked in place of HTTP."""
+        self._fetched: FetchedKeys[Key] | None = None
+        self._keys: WatchedFiles[Sequence[Key]] | FetchedKeys[Key]
         self._settings = settings
         self._now_ms = now_ms
         self._allowed = frozenset(settings.algorithms)
@@ -61,8 +72,10 @@ class TokenAuthenticator:
             self._keys = watched_file(settings.secret_file, self._read_secret)
         elif settings.key_file:
             self._keys = watched_file(settings.key_file, self._read_key)
-        else:
+        elif settings.jwks_file:
             self._keys = watched_file(settings.jwks_file, self._read_set)
+        else:
+            self._keys = self._fetched = FetchedKeys(settings, self._read_set, ask=ask)
         self._known: OrderedDict[bytes, tuple[Sequence[Key], Principal, dict[str, Any]]]
         self._known = OrderedDict()
 
@@ -82,7 +95,11 @@ class TokenAuthenticator:
         # Keys that were read again are another object: what an old key had verified is verified
         # again.
         if known is None or known[0] is not keys:
-            found = self._verified(token, keys)
+            try:
+                found = self._verified(token, keys)
+            except _UnknownKey:
+                keys = await self._renewed(keys)
+                found = self._verified(token, keys)
             if found is None:
                 return None
             known = (keys, *found)
@@ -94,6 +111,24 @@ class TokenAuthenticator:
             raise ExpiredToken("the token has expired")
         self._check_client_id(credentials, claims)
         return principal
+
+    async def start(self) -> None:
+        """Fetch keys that have a URL."""
+        if self._fetched is not None:
+            await self._fetched.start()
+
+    async def close(self) -> None:
+        """End what fetches them."""
+        if self._fetched is not None:
+            await self._fetched.close()
+
+    async def _renewed(self, keys: Sequence[Key]) -> Sequence[Key]:
+        """The keys once the issuer was asked again. Raises Unavailable while there are none."""
+        if self._fetched is None or await self._fetched.renewed(keys):
+            return self._keys.current()
+        if not keys:
+            raise Unavailable("the issuer's keys are not here yet; try again")
+        return keys
 
     def _verified(self, token: str, keys: Sequence[Key]) -> tuple[Principal, dict[str, Any]] | None:
         settings = self._settings
@@ -117,7 +152,7 @@ class TokenAuthenticator:
             and (key.key_id is None or header.get("kid") in (None, key.key_id))
         ]
         if not fitting:
-            raise NotAuthenticated("no known key fits the token's algorithm and key id")
+            raise _UnknownKey("no known key fits the token's algorithm and key id")
         claims = self._claims(token, algorithm, fitting)
         return self._principal(claims), claims
 

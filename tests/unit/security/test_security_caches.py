@@ -31,7 +31,7 @@ from lakemq.broker_core.security.authz.answers import Answers
 from lakemq.broker_core.security.authz.rules import RuleSet
 from lakemq.broker_core.security.quotas import Limits, Quotas, Use
 from lakemq.broker_core.security.settings import CertificateSettings, HttpSettings
-from tests.unit.security.test_security_tokens import settings, signed
+from tests.unit.security.tokens.test_security_tokens import settings, signed
 
 CONTEXT = AccessContext("mqtt", "c1")
 

@@ -20,7 +20,7 @@ from lakemq.broker_core.security.authn.passwords import PasswordChecker
 from lakemq.broker_core.security.authn.tokens import TokenAuthenticator
 from lakemq.broker_core.security.authn.users import UserRecord, user_line
 from lakemq.meta_service.api.fair_line import FairLine
-from tests.unit.security.test_security_tokens import settings, signed
+from tests.unit.security.tokens.test_security_tokens import settings, signed
 
 ANN = UserRecord("ann", "$argon2id$of ann".replace(" ", "-"))
 TOKEN_SHAPED = b"eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbm4ifQ.AAAA"

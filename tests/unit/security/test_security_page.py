@@ -10,11 +10,11 @@ import pytest
 from lakemq.broker_core.api.access import AccessContext, Operation, Principal, Resource
 from lakemq.broker_core.configuration.config import load_config
 from lakemq.broker_core.security.authz.rule_book import RuleBook
-from lakemq.broker_core.security.settings import HttpRulesSettings, HttpSettings
+from lakemq.broker_core.security.settings import HttpRulesSettings, HttpSettings, JwtSettings
 from tests.test_docs import FENCE
 
 PAGE = Path(__file__).parents[3] / "docs/security.md"
-FIRST, HTTP, ASKED, QUOTAS, _ = [
+FIRST, ISSUER, HTTP, ASKED, QUOTAS, _ = [
     text for kind, text in FENCE.findall(PAGE.read_text()) if kind == "toml"
 ]
 DEVICE = Principal("sensor-1", roles=("device",))
@@ -44,6 +44,11 @@ def test_the_first_configuration(
     kind, _, name = resource.partition(":")
     context = AccessContext("mqtt", "c1", qos=1, retain=False)
     assert book.authorize(principal, operation, Resource(kind, name), context) is verdict
+
+
+def test_the_issuer_is_configured_so() -> None:
+    (written,) = tomllib.loads(ISSUER)["security"]["authenticators"]
+    assert JwtSettings.model_validate(written).discovery
 
 
 def test_the_web_service_is_configured_so() -> None:

@@ -13,6 +13,7 @@ import pytest
 ROOT: Final = Path(__file__).parents[3]
 PAGE: Final = ROOT / "docs/security.md"
 UNIT: Final = "unit/security/test_security_"
+TOKENS: Final = "unit/security/tokens/test_security_"
 NODE: Final = "integration/security/test_security_node.py"
 INTERNAL: Final = "integration/node/test_internal_topics.py"
 PEERS: Final = "integration/cluster/test_peer_streams.py"
@@ -35,10 +36,12 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
         f"{UNIT}withdrawn.py::test_salts_of_nobody_are_the_same_on_all_nodes_and_after_a_restart",
     ),
     "tokens": (
-        f"{UNIT}tokens.py::test_none_and_confused_algorithms_are_refused",
+        f"{TOKENS}tokens.py::test_none_and_confused_algorithms_are_refused",
         f"{UNIT}lockouts.py::test_odd_tokens_are_refused_and_counted",
         f"{UNIT}caches.py::test_a_token_bound_to_a_client_id_is_no_others_once_it_was_used",
         f"{UNIT}caches.py::test_a_remembered_token_ends",
+        f"{TOKENS}key_sets.py::test_made_up_key_ids_cause_no_traffic",
+        f"{TOKENS}key_sets.py::test_discovery",
     ),
     "keys": (
         "unit/broker_core/test_api_keys.py::test_what_looks_like_a_key_is_refused",

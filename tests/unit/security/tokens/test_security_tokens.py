@@ -249,6 +249,13 @@ def test_wrong_sets_and_secrets_are_told_without_their_content(tmp_path: Path) -
         {"key_file": "k", "algorithms": ["HS256", "RS256"]},
         {"secret_file": "s"},
         {"key_file": "k", "algorithms": ["none"]},
+        {"jwks_url": "https://a/keys", "jwks_file": "j"},
+        {"jwks_url": "http://a/keys"},
+        {"jwks_url": "https://"},
+        {"jwks_url": "https://[a/keys"},
+        {"jwks_url": "https://a/keys", "algorithms": ["HS256"]},
+        {"discovery": True},
+        {"discovery": True, "issuer": "acme"},
     ],
 )
 def test_settings_that_do_not_fit(wrong: dict[str, Any]) -> None:
