@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lakemq.plugins.native.sdk import *  # noqa: F403
 
+__version__ = "0.1.0"
+
 _SDK = "lakemq.plugins.native.sdk"
 
 

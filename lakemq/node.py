@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from opentelemetry.metrics import Observation
 
+from lakemq import __version__
 from lakemq.administration import NodeAdministration
 from lakemq.broker_core.api.administration.node import CatalogAccess
 from lakemq.broker_core.api.errors import LakeMQError, PluginError, StartupError
@@ -62,7 +62,7 @@ from lakemq.telemetry.process import register_process_metrics
 from lakemq.telemetry.provider import Telemetry
 
 _log = logging.getLogger(__name__)
-VERSION = version("lakemq")
+VERSION = __version__
 
 
 def wall_clock_ms() -> int:

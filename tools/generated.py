@@ -9,31 +9,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from grpc_tools import protoc
-
 from tests.support.mqtt import conformance as mqtt_conformance
 from tools.commands_page import commands_page
 from tools.configuration_page import configuration_page
 from tools.metrics_page import metrics_page
 from tools.openapi_page import openapi_page
+from tools.protocol_code import PROTOS, generate_proto
 from tools.sdk_reference import sdk_reference
 
 ROOT = Path(__file__).parents[1]
-PROTOS = (
-    "lakemq/plugins/native/proto/security.proto",
-    "lakemq/plugins/native/proto/native.proto",
-    "lakemq/plugins/native/proto/admin.proto",
-    "lakemq/plugins/native/proto/transactions.proto",
-    "lakemq/plugins/native/proto/schedules.proto",
-    "lakemq/plugins/native/proto/queues.proto",
-    "lakemq/plugins/native/proto/metadata.proto",
-    "lakemq/plugins/native/proto/schemas.proto",
-    "lakemq/broker_core/cluster/proto/peer.proto",
-    "lakemq/meta_service/proto/meta.proto",
-    "lakemq/meta_service/proto/auth.proto",
-    "lakemq/meta_service/proto/schemas.proto",
-    "lakemq/meta_service/proto/discovery.proto",
-)
 PAGES = {
     "docs/openapi.json": openapi_page,
     "docs/commands.md": commands_page,
@@ -42,29 +26,6 @@ PAGES = {
     "docs/mqtt-conformance.md": mqtt_conformance.page,
     "docs/sdk-reference.md": sdk_reference,
 }
-
-
-def generate_proto(proto: str, out: Path) -> list[Path]:
-    """Run protoc from the repository's root, so that proto path and import path are the same."""
-    scripts = Path(sys.executable).parent
-    arguments = [
-        "protoc",
-        f"-I{ROOT}",
-        f"--plugin=protoc-gen-mypy={scripts / 'protoc-gen-mypy'}",
-        f"--plugin=protoc-gen-mypy_grpc={scripts / 'protoc-gen-mypy_grpc'}",
-        *(
-            f"--{kind}_out={'quiet:' if 'mypy' in kind else ''}{out}"
-            for kind in ("python", "grpc_python", "mypy", "mypy_grpc")
-        ),
-        str(ROOT / proto),
-    ]
-    if protoc.main(arguments):
-        raise SystemExit(f"protoc failed on {proto}")
-    stem = Path(proto).with_suffix("")
-    return [
-        Path(f"{stem}{suffix}")
-        for suffix in ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi")
-    ]
 
 
 def stale() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from lakemq import __version__
 from lakemq.broker_core.api.command_line import (
     ExitCode,
     fail,
@@ -106,13 +106,12 @@ def check_config(config: ConfigFile = None) -> None:
 @option_groups
 def version() -> None:
     """Print the version."""
-    found = importlib.metadata.version("lakemq")
-    say(f"lakemq {found}", version=found)
+    say(f"lakemq {__version__}", version=__version__)
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"lakemq {importlib.metadata.version('lakemq')}")
+        typer.echo(f"lakemq {__version__}")
         raise typer.Exit
 
 

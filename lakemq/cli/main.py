@@ -9,14 +9,14 @@ from __future__ import annotations
 import gc
 import sys
 
+from lakemq import __version__
+
 
 def main() -> None:
     """Run the command line of this process."""
     words = sys.argv[1:]
     if words == ["--version"]:
-        from importlib.metadata import version
-
-        sys.stdout.write(f"lakemq {version('lakemq')}\n")
+        sys.stdout.write(f"lakemq {__version__}\n")
     elif words[:1] == ["start"]:
         from lakemq.runtime import GC_THRESHOLDS
 

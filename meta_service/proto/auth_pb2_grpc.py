@@ -6,7 +6,7 @@ import warnings
 from lakemq.meta_service.proto import auth_pb2 as lakemq_dot_meta__service_dot_proto_dot_auth__pb2
 from lakemq.meta_service.proto import meta_pb2 as lakemq_dot_meta__service_dot_proto_dot_meta__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

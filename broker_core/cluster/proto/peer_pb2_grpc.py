@@ -5,7 +5,7 @@ import warnings
 
 from lakemq.broker_core.cluster.proto import peer_pb2 as lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

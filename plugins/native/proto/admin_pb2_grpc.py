@@ -5,7 +5,7 @@ import warnings
 
 from lakemq.plugins.native.proto import admin_pb2 as lakemq_dot_plugins_dot_native_dot_proto_dot_admin__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

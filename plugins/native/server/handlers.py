@@ -70,6 +70,10 @@ class Services:
         register(servicer, collector)
         for service, handlers in collector.handlers.items():
             checked = {name: self._checked(name, each) for name, each in handlers.items()}
+            # Both, as generated code does: grpcio before 1.84 knows only generic ones, later it
+            # prefers the others.
+            generic = grpc.method_handlers_generic_handler(service, checked)
+            self._server.add_generic_rpc_handlers((generic,))
             self._server.add_registered_method_handlers(service, checked)
 
     def _checked(self, name: str, handler: Any) -> Any:
