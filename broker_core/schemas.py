@@ -35,6 +35,7 @@ from lakemq.broker_core.api.schemas.formats import (
     open_schema,
 )
 from lakemq.broker_core.api.schemas.json_validation import STEPS_MAX, TooManySteps
+from lakemq.broker_core.api.schemas.protobuf_source import normal, parsed_descriptor, source_of
 from lakemq.broker_core.api.schemas.rules import (
     avro_problems,
     directions,
@@ -55,6 +56,8 @@ _RETRY_FIRST_MS: Final = 1_000
 _RETRY_MAX_MS: Final = 5_000
 _rng: Final = random.Random()
 _THREADS: Final = 2
+_OPENED_MAX: Final = 16
+"""Schemas that were asked about last: who looks for one registers it next."""
 _T = TypeVar("_T")
 
 
@@ -64,6 +67,8 @@ class SchemaRegistry:
     def __init__(self, meta: MetaClient) -> None:
         self._meta = meta
         self._formats: dict[int, Format] = {}
+        self._opened: dict[tuple[str, str], Format] = {}
+        """(type, text) -> schema, for some that were opened last."""
         self._by_subject: dict[str, tuple[int, ...]] = {}
         """Subject -> ids of its versions that are ready for use, oldest first."""
         self._task: asyncio.Task[None] | None = None
@@ -201,20 +206,89 @@ class SchemaRegistry:
                 continue  # another node registered one meanwhile: look again
             except meta_errors.MetaError as error:
                 raise _translated(error, subject) from None
+            await self._use(made)
             return _info(made)
         raise Unavailable(f"subject {subject} changes all the time")
 
-    async def check(self, subject: str, schema_type: str, text: str) -> Sequence[str]:
-        """Why the schema could not be the subject's next version; empty: it could."""
+    async def _use(self, made: Schema) -> None:
+        """Hold what was registered here ready: its first value comes next, and may come before the
+        catalog's change does."""
+        self._formats[made.schema_id] = await self._open(made.schema_type, made.text)
+        known = await self._asked(self._meta.subject(made.subject), made.subject)
+        if known is not None:
+            await self._take(known)
+
+    async def check(
+        self, subject: str, schema_type: str, text: str, version: int | None = None
+    ) -> Sequence[str]:
+        """Why the schema could not be the subject's next version; empty: it could. `version`: the
+        only one that it is compared with."""
         _check_subject(subject)
         known = await self._asked(self._meta.subject(subject), subject)
-        return await self._problems(known, subject, schema_type, text)
+        return await self._problems(known, subject, schema_type, text, version)
+
+    async def find(self, subject: str, schema_type: str, text: str) -> SchemaInfo | None:
+        """The newest version that is this schema, however either is laid out. Raises
+        InvalidRequest, UnknownSchema."""
+        versions = (await self.subject(subject)).versions
+        wanted = await self._open(schema_type, text)
+        for _, schema_id in reversed(versions):
+            found = await self._asked(self._meta.schema(schema_id), subject)
+            if found is None or found.schema_type != schema_type:
+                continue
+            if found.text == text:
+                return _info(found)
+            old = self._formats.get(schema_id)
+            try:
+                old = old or await self._open(found.schema_type, found.text)
+            except InvalidRequest:  # of an older version, which took more
+                continue
+            if await self._in_thread(_is_same, old, wanted):
+                return _info(found)
+        return None
+
+    async def _open(self, schema_type: str, text: str) -> Format:
+        """Raises InvalidRequest."""
+        key = schema_type, text
+        if key not in self._opened:
+            opened = await self._in_thread(open_schema, schema_type, text)
+            self._opened[key] = opened
+            while len(self._opened) > _OPENED_MAX:
+                del self._opened[next(iter(self._opened))]
+            return opened
+        return self._opened[key]
+
+    async def protobuf_source(self, descriptor: bytes) -> str:
+        """The text of a serialized FileDescriptorProto. Raises InvalidRequest."""
+        file = parsed_descriptor(descriptor)
+        text = await self._in_thread(source_of, file)
+        made = await self._open("protobuf", text)
+        assert isinstance(made, ProtobufFormat)
+        if await self._in_thread(normal, made.file) != await self._in_thread(normal, file):
+            raise InvalidRequest(
+                "schema: the descriptor has parts that would be lost, such as options of other "
+                "files: send the source"
+            )
+        return text
+
+    async def protobuf_descriptor(self, schema: SchemaInfo) -> bytes:
+        """The serialized FileDescriptorProto of a Protobuf schema. Raises InvalidRequest."""
+        opened = self._formats.get(schema.schema_id)
+        opened = opened or await self._open(schema.schema_type, schema.text)
+        if not isinstance(opened, ProtobufFormat):
+            raise InvalidRequest(f"schema {schema.schema_id} is not Protobuf")
+        return opened.file.SerializeToString()
 
     async def _problems(
-        self, known: Subject | None, subject: str, schema_type: str, text: str
+        self,
+        known: Subject | None,
+        subject: str,
+        schema_type: str,
+        text: str,
+        only: int | None = None,
     ) -> list[str]:
         """Raises InvalidRequest when the text is not a schema."""
-        new = await self._in_thread(open_schema, schema_type, text)
+        new = await self._open(schema_type, text)
         if known is None or not known.versions:
             return []
         rule = known.compatibility or await self._asked(self._meta.default_compatibility(), subject)
@@ -222,7 +296,10 @@ class SchemaRegistry:
         if not backward and not forward:
             return []
         problems: list[str] = []
-        for version, _ in known.versions if transitive else known.versions[-1:]:
+        compared = known.versions if transitive else known.versions[-1:]
+        if only is not None:
+            compared = tuple(each for each in known.versions if each[0] == only)
+        for version, _ in compared:
             old = await self._version(subject, version)
             if old is not None:
                 problems += await self._in_thread(
@@ -271,6 +348,19 @@ class SchemaRegistry:
             SubjectInfo(each.name, each.compatibility or default, each.versions) for each in found
         ]
 
+    async def subject(self, name: str) -> SubjectInfo:
+        """One subject. Raises UnknownSchema."""
+        _check_subject(name)
+        found = await self._asked(self._meta.subject(name), name)
+        if found is None:
+            raise UnknownSchema(f"subject {name!r} does not exist")
+        rule = found.compatibility or await self.default_compatibility()
+        return SubjectInfo(found.name, rule, found.versions)
+
+    async def default_compatibility(self) -> str:
+        """The rule of subjects that have none of their own."""
+        return str(await self._asked(self._meta.default_compatibility(), "subjects"))
+
     async def delete(self, subject: str, version: int | None = None) -> None:
         """Delete a version, or with None the whole subject. Raises UnknownSchema."""
         await self._asked(self._meta.delete_schema(subject, version), subject)
@@ -303,6 +393,20 @@ def _between(
     if forward:
         found += [f"version {old.version} can't read it: {each}" for each in _why(before, new)]
     return found
+
+
+def _is_same(one: Format, other: Format) -> bool:
+    """Whether two schemas of a type say the same."""
+    return _canonical(one) == _canonical(other)
+
+
+def _canonical(schema: Format) -> str | bytes:
+    if isinstance(schema, ProtobufFormat):
+        return normal(schema.file)
+    found = json.loads(schema.text) if isinstance(schema, AvroFormat) else None
+    if isinstance(schema, JsonFormat):
+        found = schema.schema
+    return json.dumps(found, sort_keys=True)
 
 
 def _why(reader: Any, writer: Any) -> Iterator[str]:

@@ -50,8 +50,15 @@ class Schemas(Protocol):
         """Register a new version and return it; the latest version, if it has the same text.
         Raises InvalidRequest, IncompatibleSchema."""
 
-    async def check(self, subject: str, schema_type: str, text: str) -> Sequence[str]:
-        """Why `register` would refuse the text; empty: it would not."""
+    async def check(
+        self, subject: str, schema_type: str, text: str, version: int | None = None
+    ) -> Sequence[str]:
+        """Why `register` would refuse the text; empty: it would not. `version`: looks at that one
+        alone. Raises InvalidRequest: it is no schema."""
+
+    async def find(self, subject: str, schema_type: str, text: str) -> SchemaInfo | None:
+        """The newest version that is this schema, however either is laid out; None: there is none.
+        Raises InvalidRequest, UnknownSchema: there is no such subject."""
 
     async def get(
         self, *, schema_id: int = 0, subject: str = "", version: int | None = None
@@ -60,6 +67,19 @@ class Schemas(Protocol):
 
     async def subjects(self) -> Sequence[SubjectInfo]:
         """All subjects, by name."""
+
+    async def subject(self, name: str) -> SubjectInfo:
+        """One of them. Raises UnknownSchema."""
+
+    async def default_compatibility(self) -> str:
+        """The mode of subjects that have none of their own."""
+
+    async def protobuf_source(self, descriptor: bytes) -> str:
+        """A serialized FileDescriptorProto as the text of a schema. Raises InvalidRequest: it is
+        none, or has parts that would be lost."""
+
+    async def protobuf_descriptor(self, schema: SchemaInfo) -> bytes:
+        """The serialized FileDescriptorProto of a Protobuf schema. Raises InvalidRequest."""
 
     async def delete(self, subject: str, version: int | None = None) -> None:
         """Delete one version; None: the whole subject. Raises UnknownSchema."""

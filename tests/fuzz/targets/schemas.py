@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 
+from google.protobuf import descriptor_pb2, timestamp_pb2
+
 from lakemq.broker_core.api.errors import InvalidRequest, SchemaMismatch
 from lakemq.broker_core.api.schemas.formats import AvroFormat, Format, JsonFormat, open_schema
+from lakemq.broker_core.api.schemas.protobuf_source import parsed_descriptor, source_of
 from lakemq.broker_core.schemas import _why as problems
 from tests.fuzz.registry import Values, pieces, target
 
@@ -107,3 +110,18 @@ def _protobuf() -> Format:
     if not _made:
         _made.append(open_schema("protobuf", PROTOBUF))
     return _made[0]
+
+
+@target(
+    "schemas.descriptor",
+    seeds=[
+        b"\x1a\x01\xff\x22\x0a\x0a\x01A\x12\x05\x0a\x01a\x18\x01",
+        descriptor_pb2.DESCRIPTOR.serialized_pb,
+        timestamp_pb2.DESCRIPTOR.serialized_pb,
+    ],
+)
+def descriptor(data: bytes) -> None:
+    """A descriptor of Confluent's clients is InvalidRequest or becomes a text for protoc."""
+    with contextlib.suppress(InvalidRequest):
+        file = parsed_descriptor(data)
+        assert source_of(file).encode()
