@@ -26,6 +26,7 @@ RUNNABLE = (
     "README.md",
     "docs/index.md",
     "docs/mqtt.md",
+    "docs/schema-registry.md",
     "docs/sdk.md",
     "docs/plugins.md",
     "docs/plugin-testing.md",
@@ -55,6 +56,7 @@ def test_python_runs(name: str, node: NodeProcess, tmp_path: Path) -> None:
     for shown, real in (
         ("127.0.0.1:9700", node.native),
         ("127.0.0.1:1883", node.addresses["mqtt"]),
+        ("127.0.0.1:9703", node.addresses["admin"]),
         ("rooms", f"rooms-{tmp_path.name}"),
     ):
         script = script.replace(shown, real)

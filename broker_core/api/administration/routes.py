@@ -207,12 +207,14 @@ class AdminRoute:
     audited: bool = True
     """False: a method other than `GET` that changes no setting and no state of an operator's."""
     takes: tuple[str, ...] = ("application/json",)
-    """Content types of the body."""
+    """Content types of the body; empty: none was named."""
     download: bool = False
     """It answers a `Download`, is carried out by the node that is asked, and repeated freely."""
     tagged: bool = False
     """`GET`: the answer has an entity tag (RFC 9110, 8.8.3). Otherwise `If-Match` is compared with
     the tag that a `GET` of the same path would have now; a `PATCH` answers as that `GET` would."""
+    described: bool = True
+    """False: it is of an API that others have specified, and is left out of OpenAPI."""
 
 
 ItemT = TypeVar("ItemT")

@@ -64,7 +64,7 @@ def document_of(table: RouteTable, version: str) -> dict[str, Any]:
         models, ref_template=_REF, schema_generator=DescribedSchema
     )
     paths: dict[str, dict[str, Any]] = {}
-    for entry in sorted(table.entries, key=lambda each: each.parts):
+    for entry in sorted(_entries(table), key=lambda each: each.parts):
         operation = _operation(entry, refs)
         paths.setdefault(f"/api/v1/{entry.route.path}", {})[entry.method.lower()] = operation
     return {
@@ -94,10 +94,17 @@ def document_of(table: RouteTable, version: str) -> dict[str, Any]:
     }
 
 
+def _entries(table: RouteTable) -> Iterator[Entry]:
+    """What is described."""
+    for entry in table.entries:
+        if isinstance(entry.route, AdminListing) or entry.route.described:
+            yield entry
+
+
 def _models(table: RouteTable) -> Iterator[tuple[type[BaseModel], JsonSchemaMode]]:
     yield ProblemAnswer, "serialization"
     yield PageMeta, "serialization"
-    for entry in table.entries:
+    for entry in _entries(table):
         if entry.route.gives is not None:
             yield entry.route.gives, "serialization"
         if isinstance(entry.route, AdminRoute) and entry.route.body is not None:
@@ -105,7 +112,7 @@ def _models(table: RouteTable) -> Iterator[tuple[type[BaseModel], JsonSchemaMode
 
 
 def _queries(table: RouteTable) -> Iterator[type[BaseModel]]:
-    return (entry.query for entry in table.entries if entry.query is not None)
+    return (entry.query for entry in _entries(table) if entry.query is not None)
 
 
 def _schema(model: type[BaseModel], refs: Any, mode: JsonSchemaMode = "serialization") -> Any:

@@ -51,6 +51,7 @@ from lakemq.plugins.admin.api.table import Match, RouteTable
 _log = logging.getLogger(__name__)
 _SECRETS: Final = frozenset({"password"})
 JSON: Final = "application/json"
+_JSON_TYPES: Final = ("", JSON)
 _PARAMETERS_MAX: Final = 100
 """Of a query; no route takes nearly as many."""
 
@@ -287,9 +288,9 @@ class AdminService:
             raise Problem(
                 415, "UNSUPPORTED_MEDIA_TYPE",
                 f"Content-Type is {call.content_type or 'missing'}; it must be "
-                f"{' or '.join(route.takes)}",
+                f"{' or '.join(filter(None, route.takes))}",
             )  # fmt: skip
-        if call.content_type != JSON:
+        if call.content_type not in _JSON_TYPES and not call.content_type.endswith("+json"):
             return request
         if route.body is None:
             return replace(request, body=_object(call.body))

@@ -22,6 +22,8 @@ from lakemq.plugins.admin.api.problems import CONTENT_TYPE, Problem, problem_of
 from lakemq.plugins.admin.api.service import AdminService, Call
 from lakemq.plugins.admin.http.access import PRINCIPAL, AdminAccess, context_of
 from lakemq.plugins.admin.http.health import PartitionHealth
+from lakemq.plugins.admin.resources.schema_registry.errors import error_body
+from lakemq.plugins.admin.resources.schema_registry.routes import ROOT as SCHEMA_REGISTRY
 
 _log = logging.getLogger(__name__)
 PREFIX: Final = "/api/v1/"
@@ -220,6 +222,9 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
     except Exception:
         _log.exception("%s %s failed", request.method, request.rel_url.raw_path[:200])
         found = Problem(500, "INTERNAL", "this is a defect; the node's log has more")
+    body, content_type = found.body(), CONTENT_TYPE
+    if request.rel_url.raw_path.startswith(f"{PREFIX}{SCHEMA_REGISTRY}/"):
+        body, content_type = error_body(found), "application/json"
     return web.Response(
-        status=found.status, body=found.body(), headers=found.headers, content_type=CONTENT_TYPE
+        status=found.status, body=body, headers=found.headers, content_type=content_type
     )

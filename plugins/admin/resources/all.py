@@ -18,6 +18,7 @@ from lakemq.plugins.admin.resources.nodes import NodeRoutes
 from lakemq.plugins.admin.resources.partitions import PartitionRoutes
 from lakemq.plugins.admin.resources.pending import PendingRoutes
 from lakemq.plugins.admin.resources.records import RecordRoutes
+from lakemq.plugins.admin.resources.schema_registry.routes import SchemaRegistryRoutes
 from lakemq.plugins.admin.resources.schemas import SchemaRoutes
 from lakemq.plugins.admin.resources.topics import TopicRoutes
 
@@ -34,6 +35,7 @@ def resources(node: AdministeredNode, body_max_bytes: int) -> Sequence[AnyRoute]
         *PartitionRoutes(node).routes(),
         *RecordRoutes(node, body_max_bytes).routes(),
         *SchemaRoutes(node).routes(),
+        *SchemaRegistryRoutes(node).routes(),
         *PendingRoutes(node).routes(),
         *AccessRoutes(node).routes(),
         *KeyRoutes(node).routes(),

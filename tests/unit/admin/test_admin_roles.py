@@ -22,6 +22,10 @@ BY_ITEM: Final = {
     "GET transactions", "GET whoami", "GET whoami/may",
     "DELETE schedules/{schedule_id}", "DELETE transactions/{kind}/{name}", "POST topics",
     "POST transactions/{kind}/{name}/abort",
+    "GET schema-registry/contexts", "GET schema-registry/mode",
+    "GET schema-registry/schemas/ids/{id}", "GET schema-registry/schemas/ids/{id}/subjects",
+    "GET schema-registry/schemas/ids/{id}/versions", "GET schema-registry/schemas/types",
+    "GET schema-registry/subjects",
 }  # fmt: skip
 """Any caller who is let in may ask; what is answered and done depends on the rights to each item.
 Before a route is added here: its handler must look."""
@@ -34,6 +38,13 @@ ADMIN: Final = {
     "PATCH users/{user}", "POST keys", "POST rules", "POST schemas/{subject}",
     "POST topics/{topic}/partitions/{partition}/delete-records", "POST topics/{topic}/records",
     "POST meta/backup", "POST users", "PUT quotas/{who}",
+    "GET schema-registry/subjects/{subject}/versions/{version}",
+    "GET schema-registry/subjects/{subject}/versions/{version}/referencedby",
+    "DELETE schema-registry/subjects/{subject}",
+    "DELETE schema-registry/subjects/{subject}/versions/{version}",
+    "POST schema-registry/subjects/{subject}", "POST schema-registry/subjects/{subject}/versions",
+    "POST schema-registry/compatibility/subjects/{subject}/versions",
+    "POST schema-registry/compatibility/subjects/{subject}/versions/{version}",
 }  # fmt: skip
 """What reads or writes data, deletes it, or gives rights."""
 

@@ -1,0 +1,1 @@
+"""The HTTP API of Confluent's Schema Registry, over the registry of the broker."""
