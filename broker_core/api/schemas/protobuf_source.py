@@ -226,7 +226,7 @@ def _options(options: Any) -> Iterator[str]:
     for field, value in options.ListFields():
         if field.name == "map_entry":
             continue
-        if field.is_repeated or field.message_type is not None:
+        if not isinstance(value, (str, int, float)):  # a message, or several values
             raise InvalidRequest(f"schema: option {field.name} can't be written as source")
         if field.enum_type is not None:
             yield f"{field.name} = {field.enum_type.values_by_number[value].name}"
