@@ -73,6 +73,7 @@ class ExportProgress:
         )
         dead = f", {report.dead_letters:,} dead letters" if report.dead_letters else ""
         dead += f", {report.rest_rows:,} rows with fields in {REST}" if report.rest_rows else ""
+        dead += f", {report.tombstones:,} tombstones" if report.tombstones else ""
         dead += f", {report.skipped_sentence()}" if report.skipped else ""
         queried = report.records != report.rows + report.dead_letters
         rows = f"{report.rows:,} rows" + (f" of {report.records:,} records" if queried else "")

@@ -77,9 +77,18 @@ class RunOptions:
             "makes types wider."
         ),
     ] = "strict"
-    commit_bytes: Annotated[str, typer.Option(help="Maximum journal bytes of a commit, about.")] = (
-        "512MB"
-    )
+    mode: Annotated[
+        str,
+        typer.Option(help="append: a row for each record; upsert: the last one of each --key."),
+    ] = "append"
+    key: Annotated[
+        str,
+        typer.Option(help="Of --mode upsert: key (the record's), or columns, such as 'room, day'."),
+    ] = ""
+    commit_bytes: Annotated[
+        str,
+        typer.Option(help="Maximum journal bytes of a commit, about; else 512MB, upsert: 64MB."),
+    ] = ""
     commit_rows: Annotated[
         int, typer.Option(min=0, metavar="N", help="Maximum records of a commit; 0: unlimited.")
     ] = 0
@@ -166,7 +175,8 @@ def _settings(
         start=run.from_offset,
         as_of=run.as_of_offset,
         trigger_s=_trigger(run.trigger),
-        commit_bytes=parse_size("--commit-bytes", run.commit_bytes),
+        upsert_key=_upsert_key(run),
+        commit_bytes=_commit_bytes(run),
         commit_rows=run.commit_rows or None,
         file_max_bytes=parse_size("--file-bytes", run.file_bytes),
         compact_files=run.compact_files,
@@ -207,6 +217,24 @@ def _schema(
             records.partition_by,
             bool(records.sql),
         )
+
+
+def _upsert_key(run: RunOptions) -> str:
+    """The key of an upsert; empty: rows are appended."""
+    mode = choice("--mode", run.mode, ("append", "upsert"))
+    if mode == "append" and run.key:
+        raise OptionError("--key is for --mode upsert")
+    if mode == "upsert" and not run.key:
+        raise OptionError(
+            "--mode upsert needs --key: key (the record's key), or columns, such as 'room, day'"
+        )
+    return run.key
+
+
+def _commit_bytes(run: RunOptions) -> int:
+    """What one commit takes; the driver holds that of an upsert in memory."""
+    default = "512MB" if run.mode == "append" else "64MB"
+    return parse_size("--commit-bytes", run.commit_bytes or default)
 
 
 def _trigger(text: str) -> float | None:

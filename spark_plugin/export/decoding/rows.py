@@ -43,13 +43,23 @@ def with_meta_column(decoded: Decoded, batch: pa.RecordBatch, parts: bool = Fals
 
     one_each = not parts and len(decoded.rows) == batch.num_rows
     good = batch if one_each else batch.take(decoded.rows)
-    arrays, names = [good.column(name) for name in _META_FIELDS], list(_META_FIELDS)
+    part = None
     if parts:
         rows = decoded.rows.to_numpy()
         first = np.searchsorted(rows, rows)  # of the row's own record
-        arrays.append(pa.array((np.arange(len(rows)) - first).astype(np.int32)))
+        part = pa.array((np.arange(len(rows)) - first).astype(np.int32))
+    return decoded.columns.append_column(META, meta_column(good, part))
+
+
+def meta_column(batch: pa.RecordBatch, part: pa.Array | None = None) -> pa.StructArray:
+    """`_meta` of every record of a batch; `part` numbers the rows of their record."""
+    import pyarrow as pa
+
+    arrays, names = [batch.column(name) for name in _META_FIELDS], list(_META_FIELDS)
+    if part is not None:
+        arrays.append(part)
         names.append(PART)
-    return decoded.columns.append_column(META, pa.StructArray.from_arrays(arrays, names=names))
+    return pa.StructArray.from_arrays(arrays, names=names)
 
 
 def dead_letter_schema() -> pa.Schema:

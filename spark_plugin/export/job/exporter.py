@@ -24,6 +24,7 @@ from lakemq.spark_plugin.export.job.report import (
     records_read,
     rest_of_results,
     skipped_of,
+    tombstones_of,
 )
 from lakemq.spark_plugin.export.job.settings import ExportSettings
 from lakemq.spark_plugin.export.job.task_results import DeadLetterFile, TaskResult
@@ -40,6 +41,7 @@ from lakemq.spark_plugin.export.tables.files import (
 )
 from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable, Progress
 from lakemq.spark_plugin.export.tracing import commit_span
+from lakemq.spark_plugin.export.upserting.key import key_mark, parse_key
 from lakemq.spark_plugin.source import planning
 from lakemq.spark_plugin.source.broker_reader import client_of, described, retrying
 from lakemq.spark_plugin.source.offsets import TopicCursor
@@ -89,6 +91,7 @@ class Exporter:
         key = self._key(topic)
         before = self._progress(key)
         self._check_topic(key, before)
+        mark = self._check_mode(key, before)
         self._owner = Owner(self._folder, key)
         if not self.settings.take_over:
             self._owner.check_free()
@@ -97,13 +100,15 @@ class Exporter:
             # A table that was deleted and created again starts at epoch 0: its process must still
             # fence the earlier ones, whose epochs the dead letters hold.
             epoch = max(epoch, self._dead.epoch(key))
-        after = replace(before, epoch=epoch + 1, process=new_token(), commit=new_token())
+        after = replace(
+            before, epoch=epoch + 1, process=new_token(), commit=new_token(), upsert_mark=mark
+        )
         if before.topic_mark is None:
             first = self._first_offsets(topic)
             # The start offsets are committed with the epoch, so that a crash before the first rows
             # can't make the next run start elsewhere. The mark says which topic they belong to.
-            mark = lake.topic_mark(key.topic_id) if first else None
-            after = replace(after, topic_mark=mark, offsets=first)
+            topic_mark = lake.topic_mark(key.topic_id) if first else None
+            after = replace(after, topic_mark=topic_mark, offsets=first)
         # The epoch is in the table before anything else happens: from here on no earlier process
         # can commit, so what it left behind may be deleted.
         lake.commit(self._table, key, [], before, after, pause)
@@ -118,6 +123,19 @@ class Exporter:
         deleted = delete_orphans(self._folder, key, after.epoch, before.attempt)
         deleted += self._dead.start(key, after) if self._dead is not None else []
         return deleted + self._landing.start(key, after)
+
+    def _check_mode(self, key: ExportKey, before: Progress) -> int:
+        """The mark of `--mode upsert` and its key, 0 without. OptionError if rows were exported in
+        another mode: they may be there several times, or be those of another key."""
+        wanted = key_mark(self.settings.upsert_key) if self.settings.upsert_key else 0
+        if before.attempt and before.upsert_mark != wanted:
+            was = "--mode upsert" if before.upsert_mark else "--mode append"
+            other = " and another --key" if before.upsert_mark and wanted else ""
+            raise OptionError(
+                f"export {key.export_id} of topic {key.topic} was begun with {was}{other}: go on "
+                "with that, or give another --export-id and table"
+            )
+        return wanted
 
     def _first_offsets(self, topic: TopicView) -> dict[int, int]:
         """Start offsets of a new export; partitions that are not named start at the log start."""
@@ -229,6 +247,7 @@ class Exporter:
             commit_s=time.monotonic() - written,
             skipped=skipped_of(results),
             rest_rows=self._log_rest(results),
+            tombstones=tombstones_of(results),
         )
 
     def _log_rest(self, results: Sequence[TaskResult]) -> int:
@@ -393,6 +412,7 @@ class Exporter:
             partition_by=settings.partition_by, traced=is_traced(),
             dlq_location=dead.table.location if dead is not None else "",
             dlq_folder=dead_folder, dlq_schema=self._dead_schema,
+            upsert_key=parse_key(settings.upsert_key) if settings.upsert_key else None,
         )  # fmt: skip
 
     def _after(self, key: ExportKey, before: Progress, ranges: list[OffsetRange]) -> Progress:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from lakemq.spark_plugin.export.job.write_task import WriteTask
     from lakemq.spark_plugin.export.routing.sql_query import SqlQuery
 
-_STAGED: Final = "staged"
-"""Folder in an attempt's folder: decoded records for the query of `--sql`."""
+STAGED: Final = "staged"
+"""Folder in an attempt's folder: decoded records for the query of `--sql`, or for an upsert."""
 
 Files = Mapping[str, Sequence[WrittenFile]]
 """Route (empty: there is one table) -> files of the next commit."""
@@ -106,16 +106,22 @@ class LandingTable:
         self.columns.refresh()
 
     def commit(
-        self, key: ExportKey, files: Sequence[WrittenFile], before: Progress, after: Progress
+        self,
+        key: ExportKey,
+        files: Sequence[WrittenFile],
+        before: Progress,
+        after: Progress,
+        append: lake.Append | None = None,
+        more: Sequence[WrittenFile] = (),
     ) -> None:
-        """Add the files."""
+        """Add the files; `append` as in `lake.commit`, `more`: files that it adds besides."""
         path, self.attempt_path = self.attempt_path, ""  # from here on `restart` must not delete it
         # The folder's entries must be durable before a commit refers to its files.
         self.folder.sync(path)
-        lake.commit(self.table, key, files, before, after, self._pause)
+        lake.commit(self.table, key, files, before, after, self._pause, append)
         # Only after the commit: before it, every file in the folder is an orphan, and goes with the
         # folder.
-        note_strays(self.folder, path, {file.path for file in files})
+        note_strays(self.folder, path, {file.path for file in [*files, *more]})
         self.columns.refresh()
 
     def compact(self, settings: ExportSettings, key: ExportKey, epoch: int) -> Compacted | None:
@@ -140,10 +146,15 @@ class OneTable:
         query: SqlQuery | None = None,
     ) -> None:
         self.head = table
-        self._settings = settings
+        self.settings = settings
         self._query = query
-        self._table = LandingTable(settings, table, pause)
+        self.table = LandingTable(settings, table, pause)
         self._epoch = 0
+
+    @property
+    def stages(self) -> bool:
+        """Whether tasks write rows that are not those of the table yet."""
+        return self._query is not None
 
     def start(self, key: ExportKey, now: Progress) -> list[str]:
         """Note the epoch; there are no other tables to take it in, and none to clean up."""
@@ -153,18 +164,17 @@ class OneTable:
     def prepare(self, key: ExportKey, now: Progress) -> None:
         """Create the folder for the attempt that follows `now`, with one for staged files if there
         is a query."""
-        self._table.columns.refresh()  # others may have changed the table
-        inner = _STAGED if self._query is not None else ""
-        self._table.prepare(key, self._epoch, now, inner)
+        self.table.columns.refresh()  # others may have changed the table
+        self.table.prepare(key, self._epoch, now, STAGED if self.stages else "")
 
     def assign_destination(self, task: WriteTask) -> WriteTask:
         """The task with the attempt's folder (with a query, the folder of staged files) and the
         table's columns."""
-        columns, path = self._table.columns, self._table.attempt_path
+        columns, path = self.table.columns, self.table.attempt_path
         return replace(
             task,
             location=self.head.location,
-            folder=f"{path}/{_STAGED}" if self._query is not None else path,
+            folder=f"{path}/{STAGED}" if self.stages else path,
             schema=columns.table_schema,
             value_schema=columns.value_schema,
         )
@@ -174,10 +184,10 @@ class OneTable:
     ) -> Progress | None:
         """Add the columns that the results ask for, and delete what was written; None if there are
         none. The progress stays as it was: this is no commit of the export."""
-        if not self._table.columns.extend(results):
+        if not self.table.columns.extend(results):
             return None
         # What was written lacks the new columns, and the ranges are read again anyway.
-        self._table.restart()
+        self.table.restart()
         return now
 
     def finish(self, results: Sequence[TaskResult]) -> Files:
@@ -189,7 +199,7 @@ class OneTable:
 
     def _run_query(self, query: SqlQuery, staged: Sequence[str]) -> list[WrittenFile]:
         """The result of the query over the staged files, which are then gone."""
-        settings, path = self._settings, self._table.attempt_path
+        settings, path = self.settings, self.table.attempt_path
         files = query.run(
             staged,
             self.head.location,
@@ -199,21 +209,21 @@ class OneTable:
             settings.partition_by,
         )
         # Before the commit, or the staged files would count as strays of the attempt.
-        self._table.folder.delete(f"{path}/{_STAGED}")
+        self.table.folder.delete(f"{path}/{STAGED}")
         return files
 
     def commit(self, key: ExportKey, files: Files, before: Progress, after: Progress) -> None:
         """Add the files and set the progress, in one commit of the table. Raises ExportFenced,
         TableError."""
-        self._table.commit(key, files[""], before, after)
+        self.table.commit(key, files[""], before, after)
 
     def invalidate(self) -> None:
         """Forget the attempt's folder without deleting it: the commit may have been applied."""
-        self._table.attempt_path = ""  # every attempt reloads the table
+        self.table.attempt_path = ""  # every attempt reloads the table
 
     def compact(self, key: ExportKey) -> Compacted | None:
         """Compact small files if there are too many; None if not."""
-        return self._table.compact(self._settings, key, self._epoch)
+        return self.table.compact(self.settings, key, self._epoch)
 
     def tables(self) -> list[LakeTable]:
         """The table alone."""
@@ -221,4 +231,4 @@ class OneTable:
 
     def close(self) -> None:
         """Delete the folder of an attempt that was not committed."""
-        self._table.restart()
+        self.table.restart()

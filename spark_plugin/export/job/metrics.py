@@ -32,6 +32,8 @@ class ExportMetrics:
     dead_letters: int = 0
     rest_rows: int = 0
     """Rows with fields in `_rest`."""
+    tombstones: int = 0
+    """Records without a value, which delete rows of an upsert."""
     skipped: int = 0
     """Offsets in batches that are corrupt inside."""
     failures: int = 0
@@ -49,6 +51,7 @@ class ExportMetrics:
         self.commits += 1
         self.dead_letters += report.dead_letters
         self.rest_rows += report.rest_rows
+        self.tombstones += report.tombstones
         self.skipped += report.skipped_count
         self.lag = report.lag - report.offset_count
         self.job_s += report.job_s
@@ -62,6 +65,7 @@ _COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
     ("commits", "{commit}", "Commits of the table."),
     ("dead_letters", "{record}", "Records that did not decode."),
     ("rest_rows", "{row}", "Rows with fields that have no column of their own."),
+    ("tombstones", "{record}", "Records without a value, which delete rows of an upsert."),
     ("skipped", "{offset}", "Offsets skipped because their batch is corrupt."),
     ("failures", "{failure}", "Commits that failed and were tried again."),
     ("job_s", "s", "Time that Spark jobs took."),

@@ -14,6 +14,7 @@ from lakemq.spark_plugin.export.job.task_results import (
     RestFields,
     SkippedOffsets,
     TaskResult,
+    Tombstones,
 )
 from lakemq.spark_plugin.source.planning import OffsetRange
 
@@ -42,6 +43,8 @@ class CommitReport:
 
     rest_rows: int = 0
     """Rows with fields that have no column of their own, but are in `_rest`."""
+    tombstones: int = 0
+    """Records without a value, which delete rows of an upsert."""
 
     @property
     def more(self) -> bool:
@@ -77,6 +80,11 @@ def rest_of_results(results: Sequence[TaskResult]) -> tuple[int, list[str]]:
     found = [result for result in results if isinstance(result, RestFields)]
     names = dict.fromkeys(name for each in found for name in each.names)
     return sum(each.rows for each in found), list(names)
+
+
+def tombstones_of(results: Sequence[TaskResult]) -> int:
+    """Records without a value that tasks of an upsert read."""
+    return sum(result.count for result in results if isinstance(result, Tombstones))
 
 
 def records_read(results: Sequence[TaskResult]) -> int:

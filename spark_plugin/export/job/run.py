@@ -15,7 +15,7 @@ from lakemq.spark_plugin.export.decoding.rows import dead_letter_schema
 from lakemq.spark_plugin.export.job.evolving import decoded_schema
 from lakemq.spark_plugin.export.job.exporter import Exporter, RunTasks, pause
 from lakemq.spark_plugin.export.job.fused_source import run_tasks
-from lakemq.spark_plugin.export.job.landing import OneTable
+from lakemq.spark_plugin.export.job.landing import Landing, OneTable
 from lakemq.spark_plugin.export.job.ledger import ledger_schema, read_state
 from lakemq.spark_plugin.export.job.settings import ExportSettings
 from lakemq.spark_plugin.export.job.task_results import TaskResult
@@ -29,6 +29,8 @@ from lakemq.spark_plugin.export.tables.open_table import open_table
 from lakemq.spark_plugin.export.tables.partitioning import check_partitioning, parse_partition_by
 from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable
 from lakemq.spark_plugin.export.tables.target import LEDGER, Target
+from lakemq.spark_plugin.export.upserting.key import check_key
+from lakemq.spark_plugin.export.upserting.upsert_table import UpsertTable
 from lakemq.spark_plugin.session import parallelism_of
 from lakemq.spark_plugin.source.broker_reader import open_client as connect
 from lakemq.spark_plugin.source.broker_reader import view_of
@@ -60,12 +62,16 @@ def make_exporter(
     schema = query.schema if query is not None else decoded_schema(settings)
     if settings.route_by:
         return _make_routed(settings, run, schema, parallelism)
+    if settings.upsert_key:
+        check_key(settings.upsert_key, schema)
     fields = parse_partition_by(settings.partition_by)
     table = open_table(settings.target, schema, fields, evolve=settings.evolve)
     dlq = None
     if settings.format != "raw":
         dlq = open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema())
-    landing = OneTable(settings, table, pause, query)
+    landing: Landing = OneTable(settings, table, pause, query)
+    if settings.upsert_key:
+        landing = UpsertTable(settings, table, pause)
     return Exporter(settings, landing, run, parallelism=parallelism, dlq=dlq)
 
 
@@ -97,6 +103,11 @@ def audit_target(
         key = ExportKey(export_id, topic, view.topic_id, tuple(sorted(view.partitions)))
         routed = target.is_routed
         ledger = open_table(target.of_route(LEDGER) if routed else target, None)
+        if ledger.progress(key).upsert_mark:
+            raise OptionError(
+                f"export {export_id} of topic {topic} is an upsert, whose table has only the last "
+                "record of each key: an audit compares every offset"
+            )
         tables = _tables_of(target, ledger, key) if routed else [ledger]
         dead = None
         try:
@@ -142,6 +153,11 @@ def replay_target(
     partitioning, unless it is given, is the table's. `evolve`: which columns may be made."""
     first = settings.target.of_route(LEDGER) if settings.route_by else settings.target
     table = open_table(first, None)  # NoTable rather than an empty new one
+    if table.progress(ExportKey(settings.export_id, settings.topic, 32 * "0", ())).upsert_mark:
+        raise OptionError(
+            "dead letters of an upsert are not replayed, for a later record of the same key may be "
+            "in the table: send the record to the topic again"
+        )
     if not settings.partition_by:
         settings = replace(settings, partition_by=_partition_by(settings, table))
     query = None

@@ -13,6 +13,7 @@ from lakemq.spark_plugin.export.decoding.decoders import EXPLODING, RecordFormat
 from lakemq.spark_plugin.export.job.bounds import parse_bound
 from lakemq.spark_plugin.export.routing.rules import ROUTES_MOST, parse_route_by, route_name
 from lakemq.spark_plugin.export.tables.target import ROUTE_PLACEHOLDER, Target
+from lakemq.spark_plugin.export.upserting.key import parse_key
 
 _EXPORT_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
@@ -49,6 +50,9 @@ class ExportSettings:
     """A query over the view `records`, whose result lands; empty: the records as decoded."""
     partition_by: str = ""
     """`day(timestamp), device`."""
+    upsert_key: str = ""
+    """Keep one row for each key, the last one: `key` or columns (see `parse_key`); empty: rows are
+    appended."""
     dlq: str = ""
     route_by: str = ""
     """`key`, `header:NAME` or a column, whose value names the table of each record; empty: there is
@@ -81,6 +85,8 @@ class ExportSettings:
         if self.as_of:
             parse_bound("--as-of-offset", self.as_of)
         self._check_schema()
+        if self.upsert_key:
+            _check_upsert(self)
         if self.route_by:
             _check_routing(self)
         elif self.target.is_routed or self.route_default:
@@ -101,6 +107,20 @@ class ExportSettings:
                 "--format json needs --schema, such as --schema 'time timestamp, value double', or "
                 "--infer, or without --sql --evolve add, which takes the columns from the records"
             )
+
+
+def _check_upsert(settings: ExportSettings) -> None:
+    """OptionError unless the settings of an upsert go together."""
+    parse_key(settings.upsert_key)
+    if settings.target.format == "parquet":
+        raise OptionError("--mode upsert is for --to delta and --to iceberg")
+    if settings.format == "raw" or settings.format in EXPLODING:
+        raise OptionError(
+            f"--mode upsert makes one row of a record's value: not with --format {settings.format}"
+        )
+    for option, value in (("--sql", settings.sql), ("--route-by", settings.route_by)):
+        if value:
+            raise OptionError(f"--mode upsert does not go with {option}")
 
 
 def _check_routing(settings: ExportSettings) -> None:

@@ -60,6 +60,13 @@ class RestFields:
 
 
 @dataclass(frozen=True, slots=True)
+class Tombstones:
+    """Records without a value, which delete rows of an upsert."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class SkippedOffsets:
     """Offsets [start, end) that were skipped because their batch is corrupt."""
 
@@ -94,6 +101,7 @@ TaskResult = (
     | NewRoutes
     | RestFields
     | SkippedOffsets
+    | Tombstones
     | TracedRecords
     | RangeRead
 )
@@ -103,6 +111,7 @@ _KINDS: Final[Mapping[str, type[TaskResult]]] = {
     "routes": NewRoutes,
     "rest": RestFields,
     "skipped": SkippedOffsets,
+    "tombstones": Tombstones,
     "traced": TracedRecords,
     "read": RangeRead,
 }
@@ -128,6 +137,8 @@ def _fields(result: TaskResult) -> tuple[Any, ...]:
             return ("rest", rows, names)
         case SkippedOffsets(partition, start, end):
             return ("skipped", partition, start, end)
+        case Tombstones(count):
+            return ("tombstones", count)
         case TracedRecords(contexts):
             return ("traced", contexts)
         case RangeRead(partition, start, end, rows):

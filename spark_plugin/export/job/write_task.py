@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from lakemq.spark_plugin.access import Access
 from lakemq.spark_plugin.export.decoding.column_types import Evolve
-from lakemq.spark_plugin.export.decoding.decoder import BadRow, Decoder
+from lakemq.spark_plugin.export.decoding.decoder import BadRow, Decoded, Decoder
 from lakemq.spark_plugin.export.decoding.decoders import EXPLODING, RecordFormat, open_decoder
 from lakemq.spark_plugin.export.decoding.evolution import schema_text
 from lakemq.spark_plugin.export.decoding.rest import RestCounter
@@ -30,6 +30,7 @@ from lakemq.spark_plugin.export.job.task_results import (
     RestFields,
     SkippedOffsets,
     TaskResult,
+    Tombstones,
     TracedRecords,
 )
 from lakemq.spark_plugin.export.routing.routed_rows import (
@@ -45,6 +46,7 @@ from lakemq.spark_plugin.export.tables.files import Folder
 from lakemq.spark_plugin.export.tables.partitioning import parse_partition_by
 from lakemq.spark_plugin.export.tables.table import WrittenFile
 from lakemq.spark_plugin.export.tracing import TracedContexts
+from lakemq.spark_plugin.export.upserting.changes import tombstone_rows, without_keyless
 from lakemq.spark_plugin.source.broker_reader import client_of, read_arrow
 from lakemq.spark_plugin.source.corrupt import OnSkipped
 from lakemq.spark_plugin.source.planning import OffsetRange
@@ -90,6 +92,8 @@ class WriteTask:
     """Offsets that are in the dead-letter table already."""
     traced: bool = False
     """Note which records belong to traces."""
+    upsert_key: tuple[str, ...] | None = None
+    """Stage rows and tombstones for an upsert by this key; empty: by the record's."""
     routing: Routing | None = None
     """Into several tables; `location`, `folder` and `schema` are not used then."""
 
@@ -103,6 +107,8 @@ class WriteTask:
         value = json.loads(text)
         value["offsets"] = OffsetRange(*value["offsets"])
         value["dlq_known"] = tuple(value["dlq_known"])
+        if value["upsert_key"] is not None:
+            value["upsert_key"] = tuple(value["upsert_key"])
         if value["routing"] is not None:
             value["routing"] = Routing.of_json(value["routing"])
         return cls(**value)
@@ -157,6 +163,8 @@ def write(
         yield NewFields(partition, start, columns, route)
     if rows.new_routes:
         yield NewRoutes(partition, start, tuple(sorted(rows.new_routes)))
+    if isinstance(rows, _ChangedRows) and rows.tombstones:
+        yield Tombstones(rows.tombstones)
     if rows.rest.rows:
         yield RestFields(rows.rest.rows, tuple(rows.rest.names))
     yield RangeRead(partition, start, end, rows.rows)
@@ -166,6 +174,8 @@ def _row_writer(task: WriteTask, name: str, bad: BadRows) -> RowWriter:
     routing = task.routing
     if routing is None:
         data = _writer(task, name, task.location, task.folder, task.schema)
+        if task.upsert_key is not None:
+            return _ChangedRows(task, data, bad, task.upsert_key)
         return _RawRows(data) if task.format == "raw" else _DecodedRows(task, data, bad)
 
     def open_writer(route: RouteTarget) -> PartitionedWriter:
@@ -311,7 +321,9 @@ class _DecodedRows:
         self.rest = RestCounter()
 
     def __call__(self, batch: pa.RecordBatch) -> None:
-        decoded = self._decoder.decode(batch.column("value"), batch.column("key"))
+        decoded = self._checked(
+            self._decoder.decode(batch.column("value"), batch.column("key")), batch
+        )
         # Nothing is written any more: the driver adds the columns and the range is read again, so
         # more rows would only be deleted.
         if self._decoder.has_new_fields():
@@ -323,5 +335,39 @@ class _DecodedRows:
         if decoded.bad:
             self.rows += self._bad.write(batch, decoded.bad)
 
+    def _checked(self, decoded: Decoded, batch: pa.RecordBatch) -> Decoded:
+        """What may be written of the decoded rows."""
+        return decoded
+
     def close(self) -> list[tuple[str, list[WrittenFile]]]:
         return [("", self._data.close())]
+
+
+class _ChangedRows(_DecodedRows):
+    """The same for an upsert: every row needs its key, and tombstones are rows that say so."""
+
+    def __init__(
+        self, task: WriteTask, data: PartitionedWriter, bad: BadRows, key: tuple[str, ...]
+    ) -> None:
+        super().__init__(task, data, bad)
+        self._key = key
+        self.tombstones = 0
+
+    def __call__(self, batch: pa.RecordBatch) -> None:
+        from pyarrow import compute
+
+        has_value = batch.column("value").is_valid()
+        super().__call__(batch.filter(has_value))
+        if self.new_fields:
+            return
+        without = batch.filter(compute.invert(has_value))
+        rows, bad = tombstone_rows(without)
+        if rows.num_rows:
+            self._data.write(rows)
+        self.tombstones += rows.num_rows
+        self.rows += rows.num_rows
+        if bad:
+            self.rows += self._bad.write(without, bad)
+
+    def _checked(self, decoded: Decoded, batch: pa.RecordBatch) -> Decoded:
+        return without_keyless(decoded, batch, self._key)

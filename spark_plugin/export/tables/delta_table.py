@@ -8,6 +8,8 @@ Progress is stored in app transactions, which Delta keeps in every checkpoint of
     lakemq/<export id>/<topic>/process          version = token of the process that has the epoch
     lakemq/<export id>/<topic>/commit           version = token of the last commit
     lakemq/<export id>/<topic>/topic            version = first 60 bits of the topic id
+    lakemq/<export id>/<topic>/upsert           version = `key_mark` of an upsert
+    lakemq/upsert                               version = token of the last upsert of any export
 
 Two commits that set the same app transaction from the same state conflict, so an export whose epoch
 was taken over can't commit. `commitInfo.lakemq` repeats the offsets for people to read.
@@ -125,6 +127,7 @@ class DeltaLakeTable:
             process=read(f"{ours}/process") or 0,
             commit=read(f"{ours}/commit") or 0,
             topic_mark=read(f"{ours}/topic"),
+            upsert_mark=read(f"{ours}/upsert") or 0,
             offsets={partition: each for partition, each in found.items() if each is not None},
         )
 
@@ -147,15 +150,20 @@ class DeltaLakeTable:
         return None
 
     def live_files(self) -> list[LiveFile]:
-        """The files of the version seen, with rows (0 where the log does not say) and sizes."""
+        """The files of the version seen without deletion vectors, with rows (0 where the log does
+        not say), sizes and partition values."""
         import pyarrow as pa
 
-        root = Folder(self.location)
-        rows = pa.table(self._table.get_add_actions()).select(["path", "size_bytes", "num_records"])
-        return [
-            LiveFile(root.full_path(row["path"]), row["num_records"] or 0, row["size_bytes"])
-            for row in rows.to_pylist()
-        ]
+        root, names = Folder(self.location), self.partition_columns()
+        vectors = pa.table(self._table.deletion_vectors()).column("filepath").to_pylist()
+        cut = {path_of(uri) for uri in vectors}
+        found = []
+        for row in pa.table(self._table.get_add_actions()).to_pylist():
+            values = tuple(_text(row["partition"][name]) for name in names)
+            path, rows = root.full_path(unquote(row["path"])), row["num_records"] or 0
+            if path not in cut:
+                found.append(LiveFile(path, rows, row["size_bytes"], values, unquote(row["path"])))
+        return found
 
     def files_by_partition(self) -> list[tuple[dict[str, Any], list[str]]]:
         """(values of the partition columns, which no file holds; paths of the files with them)."""
@@ -165,7 +173,7 @@ class DeltaLakeTable:
         found: dict[tuple[Any, ...], list[str]] = {}
         for row in pa.table(self._table.get_add_actions()).to_pylist():
             values = tuple(row["partition"][name] for name in names)
-            found.setdefault(values, []).append(root.full_path(row["path"]))
+            found.setdefault(values, []).append(root.full_path(unquote(row["path"])))
         return [(dict(zip(names, values, strict=True)), paths) for values, paths in found.items()]
 
     def partition_columns(self) -> list[str]:
@@ -244,10 +252,8 @@ class DeltaLakeTable:
         after: Progress,
         removed: Sequence[LiveFile] = (),
     ) -> None:
-        """Add files and set the progress in one commit of the log. TableConflict if the export's
-        app transactions changed since; ValueError for `removed`."""
-        if removed:
-            raise ValueError("Delta tables are compacted by `compact`")
+        """Add files, take others out and set the progress in one commit of the log. TableConflict
+        if the export's app transactions changed since, or a file to take out is gone."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
 
@@ -260,7 +266,10 @@ class DeltaLakeTable:
         )
         try:
             self._table.create_write_transaction(
-                [self._add_action(file) for file in files],
+                [
+                    *(self._add_action(file) for file in files),
+                    *(self._remove_action(file) for file in removed),
+                ],
                 "append",
                 self._table.schema(),
                 self._partition_by,
@@ -279,6 +288,17 @@ class DeltaLakeTable:
             file.path, file.size_bytes, values, now_ms, True, json.dumps(delta_stats(file))
         )
 
+    def _remove_action(self, file: LiveFile) -> Any:
+        from deltalake.transaction import RemoveAction
+
+        values = dict(zip(self._partition_by, file.partition_values, strict=True))
+        now_ms = time.time_ns() // 1_000_000
+        return RemoveAction(file.handle, True, now_ms, file.size_bytes, values)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
 
 def _transactions(key: ExportKey, after: Progress) -> dict[str, int]:
     ours = f"{_APP}/{key.export_id}/{key.topic}"
@@ -290,6 +310,10 @@ def _transactions(key: ExportKey, after: Progress) -> dict[str, int]:
     }
     if after.topic_mark is not None:
         versions[f"{ours}/topic"] = after.topic_mark
+    if after.upsert_mark:
+        versions[f"{ours}/upsert"] = after.upsert_mark
+        # Upserts of other exports too may add a row of the same key: they have to see this one.
+        versions[f"{_APP}/upsert"] = after.commit
     for partition, offset in after.offsets.items():
         versions[f"{_APP}/{key.export_id}/{key.topic_id}/{partition}"] = offset
     return versions

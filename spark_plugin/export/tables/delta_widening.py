@@ -11,6 +11,7 @@ import json
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from lakemq.spark_plugin.errors import TableError
 from lakemq.spark_plugin.export.tables.file_writer import FileWriter
@@ -85,7 +86,7 @@ def _write(
         writer = FileWriter(
             folder, attempt_path, f"{number:06d}", in_files, _FILE_MAX_BYTES, values
         )
-        path = folder.full_path(row["path"])
+        path = folder.full_path(unquote(row["path"]))
         old = dataset.dataset([path], in_files, "parquet", filesystem=folder.filesystem)
         for batch in old.to_batches(use_threads=False, batch_size=_BATCH_ROWS):
             writer.write(pa.Table.from_batches([batch]))

@@ -2,7 +2,7 @@
 
 Progress is stored in table properties, set in the transaction that adds the files:
 
-    lakemq/<export id>/<topic>/epoch, .../attempt, .../process, .../commit, .../topic-id
+    lakemq/<export id>/<topic>/epoch, .../attempt, .../process, .../commit, .../topic-id, .../upsert
     lakemq/<export id>/<topic id>/<partition>       next offset
 
 Every commit, also the one that only takes a new epoch, makes a snapshot, and asserts that the
@@ -124,6 +124,7 @@ class IcebergTable:
             process=int(properties.get(f"{ours}/process", 0)),
             commit=int(properties.get(f"{ours}/commit", 0)),
             topic_mark=topic_mark(topic_id) if topic_id else None,
+            upsert_mark=int(properties.get(f"{ours}/upsert", 0)),
             offsets={p: int(offset) for p, offset in found.items() if offset is not None},
         )
 
@@ -199,7 +200,7 @@ class IcebergTable:
             with _without_retries(self._table).transaction() as transaction:
                 snapshot = transaction.update_snapshot(snapshot_properties=properties)
                 # A fast append rewrites no manifests; an overwrite, which has to, is for compaction
-                # only.
+                # and upserts only.
                 with snapshot.overwrite() if removed else snapshot.fast_append() as change:
                     for data_file in data_files:
                         change.append_data_file(data_file)
@@ -221,6 +222,8 @@ class IcebergTable:
         }
         if after.topic_mark == topic_mark(key.topic_id):
             properties[f"{ours}/topic-id"] = key.topic_id
+        if after.upsert_mark:
+            properties[f"{ours}/upsert"] = str(after.upsert_mark)
         for partition, offset in after.offsets.items():
             properties[f"lakemq/{key.export_id}/{key.topic_id}/{partition}"] = str(offset)
         return properties

@@ -47,6 +47,8 @@ class Progress:
     """`topic_mark` of the topic that was exported last; None: none was."""
     offsets: Mapping[int, int] = field(default_factory=dict)
     """Partition -> next offset, of the topic id in the key."""
+    upsert_mark: int = 0
+    """`key_mark` of an export that keeps one row for each key; 0: rows are appended."""
 
 
 class WrittenFile(NamedTuple):
@@ -142,6 +144,9 @@ class LakeTable(Protocol):
         can't."""
 
 
+Append = Callable[[LakeTable, ExportKey, Sequence[WrittenFile], Progress], None]
+
+
 def topic_mark(topic_id: str) -> int:
     """The first 60 bits of a topic id: Delta keeps whole numbers only."""
     return int(topic_id[:15], 16)
@@ -177,8 +182,10 @@ def commit(
     before: Progress,
     after: Progress,
     pause: Callable[[int], None],
+    append: Append | None = None,
 ) -> None:
-    """Append exactly once. `pause(n)` waits before try n.
+    """Append exactly once. `pause(n)` waits before try n. `append` does more than
+    `LakeTable.append` with the state that the table sees, and is called for each try.
 
     ExportFenced when another process of this export has committed since `before` was read. Commits
     of others (other exports, compaction) only make us try again. An error that leaves the outcome
@@ -190,7 +197,10 @@ def commit(
         try:
             # What `append` follows is what the table saw last, which may be later than `before`.
             if _is_same_state(before, table.progress(key)):
-                table.append(key, files, after)
+                if append is None:
+                    table.append(key, files, after)
+                else:
+                    append(table, key, files, after)
                 return
         except TableConflict:
             # Not applied, for sure: look below at who was first.

@@ -91,6 +91,42 @@ def test_killed_at_every_step_in_turn(kind: str, tmp_path: Path) -> None:
     assert left == named_files(target), "a file that no commit names is left, or one is missing"
 
 
+@pytest.mark.parametrize("kind", ("delta", "iceberg") if ALL else ("delta",))
+def test_upsert_killed_at_every_step_in_turn(kind: str, tmp_path: Path) -> None:
+    """The table is the last value of each key, with tombstones, whenever the export died."""
+    few = ("after_rewrite", "after_commit")
+    more = ("before_epoch", "after_epoch", "in_task", "after_tasks", "after_dead_letters")
+    points = (*few, *more, "before_commit") if ALL else few
+    target = target_in(tmp_path / "lake", kind)
+    with NodeProcess(tmp_path / "node") as node, lakemq.connect(node.native) as client:
+        client.create_topic("t", partitions=2)
+        wanted = settings(node, target, upsert_key="key", value_schema="k string, n bigint")
+        last: dict[bytes, bytes | None] = {}
+        for number, point in enumerate(points):
+            for partition in range(2):
+                records = changes(partition, number)
+                last |= dict(records)
+                columns = lakemq.Columns([v for _, v in records], [k for k, _ in records])
+                client.send_batch("t", columns, partition=partition)
+            assert ends(start(wanted, point, 2)) == -signal.SIGKILL, point
+        assert ends(start(wanted)) == 0
+        rows = [(row["_meta"]["key"], row["n"]) for row in read_table(target).to_pylist()]
+    kept = {key: int(value.split(b":")[-1][:-1]) for key, value in last.items() if value}
+    assert len(rows) == len(kept), "a key is there twice, or missing"
+    assert dict(rows) == kept
+
+
+def changes(partition: int, round_number: int) -> list[tuple[bytes, bytes | None]]:
+    """500 records of 60 keys, of which some die."""
+    chance = random.Random(10 * round_number + partition)
+    found: list[tuple[bytes, bytes | None]] = []
+    for number in range(500):
+        key = f"{partition}-{chance.randrange(60)}"
+        value = f'{{"k":"{key}","n":{1000 * round_number + number}}}'.encode()
+        found.append((key.encode(), value if chance.random() < 0.8 else None))
+    return found
+
+
 def test_broker_and_export_killed_again_and_again(tmp_path: Path) -> None:
     """A producer writes on while broker and export die at random; the seed is printed."""
     seed = random.randrange(1 << 32)

@@ -2,8 +2,9 @@
 
     python -m tests.support.spark.killed_export SETTINGS-JSON POINT STEP
 
-POINT is one of `POINTS`, `before_commit`, or `none`; STEP says at which commit of the process (from
-1). At `together` the process lives: before its first commit it says so, and waits for `together`.
+POINT is one of `POINTS`, `before_commit`, `after_rewrite` (of an upsert), or `none`; STEP says at
+which commit of the process (from 1). At `together` the process lives: before its first commit it
+says so, and waits for `together`.
 Tasks run in the process itself: what is tested are the steps between journal and table.
 """
 
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lakemq.spark_plugin.export.job import exporter, write_task
+from lakemq.spark_plugin.export.job.landing import STAGED
 from lakemq.spark_plugin.export.job.run import make_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
 from lakemq.spark_plugin.export.job.task_results import TaskResult
@@ -27,6 +29,7 @@ from lakemq.spark_plugin.export.maintenance import dead_letters
 from lakemq.spark_plugin.export.tables import file_writer
 from lakemq.spark_plugin.export.tables.files import Folder
 from lakemq.spark_plugin.export.tables.target import Target
+from lakemq.spark_plugin.export.upserting.upsert_table import UpsertTable
 
 POINTS = (
     "before_epoch",
@@ -96,7 +99,8 @@ def arm(point: str, step: int) -> None:
         return bool(files) and nth("commits")
 
     def nth_folder(_folder: object, path: str) -> bool:
-        return re.fullmatch(rf"\d+-{step}-\w+", path.rpartition("/")[2]) is not None
+        name = path.removesuffix(f"/{STAGED}").rpartition("/")[2]
+        return re.fullmatch(rf"\d+-{step}-\w+", name) is not None
 
     def at_check(*_: object) -> bool:
         return nth("commits")
@@ -113,6 +117,7 @@ def arm(point: str, step: int) -> None:
         "after_dead_letters": lambda: after(
             dead_letters.DeadLetters, "commit", lambda *_: nth("commits")
         ),
+        "after_rewrite": lambda: after(UpsertTable, "_rewrite", at_check),
         "before_commit": lambda: before(exporter.lake, "commit", with_files),
         "after_commit": lambda: after(exporter.lake, "commit", with_files),
     }

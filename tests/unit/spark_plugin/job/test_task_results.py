@@ -16,6 +16,7 @@ from lakemq.spark_plugin.export.job.task_results import (
     RestFields,
     SkippedOffsets,
     TaskResult,
+    Tombstones,
     TracedRecords,
     from_bytes,
     to_bytes,
@@ -31,6 +32,7 @@ RESULTS: list[TaskResult] = [
     NewRoutes(2, 7, ("a", "b")),
     RestFields(5, ("x y",)),
     SkippedOffsets(0, 3, 1 << 62),
+    Tombstones(4),
     TracedRecords(("00-a-b-01", "x")),
     RangeRead(0, 0, 1 << 62, 9),
 ]

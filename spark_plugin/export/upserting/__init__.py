@@ -1,0 +1,1 @@
+"""Exports that keep one row for each key (`--mode upsert`)."""
