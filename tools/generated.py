@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tests.support.mqtt import conformance as mqtt_conformance
+from tools.clients_page import clients_page
 from tools.commands_page import commands_page
 from tools.configuration_page import configuration_page
 from tools.metrics_page import metrics_page
@@ -20,6 +21,7 @@ from tools.sdk_reference import sdk_reference
 ROOT = Path(__file__).parents[1]
 PAGES = {
     "docs/openapi.json": openapi_page,
+    "docs/clients.md": clients_page,
     "docs/commands.md": commands_page,
     "docs/configuration.md": configuration_page,
     "docs/metrics.md": metrics_page,

@@ -36,6 +36,7 @@ def register_commands() -> Commands:
     from lakemq.plugins.native.cli.consume import consume
     from lakemq.plugins.native.cli.groups import group
     from lakemq.plugins.native.cli.produce import produce
+    from lakemq.plugins.native.cli.proto import proto
     from lakemq.plugins.native.cli.queues import queue
     from lakemq.plugins.native.cli.schedules import schedule
     from lakemq.plugins.native.cli.schemas import schema
@@ -51,4 +52,5 @@ def register_commands() -> Commands:
         ("schedule", schedule),
         ("produce", produce),
         ("consume", consume),
+        ("proto", proto),
     ]

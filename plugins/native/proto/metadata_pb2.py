@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*lakemq/plugins/native/proto/metadata.proto\x12\x10lakemq.native.v1\"8\n\x14WatchMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x10\n\x08replicas\x18\x02 \x01(\x08\"\xc8\x01\n\x0eMetadataUpdate\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\r\n\x05whole\x18\x03 \x01(\x08\x12,\n\x05nodes\x18\x04 \x03(\x0b\x32\x1d.lakemq.native.v1.NodeAddress\x12.\n\x06topics\x18\x05 \x03(\x0b\x32\x1e.lakemq.native.v1.TopicLeaders\x12\x0c\n\x04gone\x18\x06 \x03(\t\x12\x16\n\x0enext_within_ms\x18\x07 \x01(\x05\"L\n\x0bNodeAddress\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\"w\n\x0cTopicLeaders\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x35\n\npartitions\x18\x04 \x03(\x0b\x32!.lakemq.native.v1.PartitionLeader\"H\n\x0fPartitionLeader\x12\x0e\n\x06leader\x18\x01 \x01(\t\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\x03\x12\x0f\n\x07in_sync\x18\x03 \x03(\t2g\n\x08Metadata\x12[\n\rWatchMetadata\x12&.lakemq.native.v1.WatchMetadataRequest\x1a .lakemq.native.v1.MetadataUpdate0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*lakemq/plugins/native/proto/metadata.proto\x12\x10lakemq.native.v1\"8\n\x14WatchMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x10\n\x08replicas\x18\x02 \x01(\x08\"\xc8\x01\n\x0eMetadataUpdate\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\r\n\x05whole\x18\x03 \x01(\x08\x12,\n\x05nodes\x18\x04 \x03(\x0b\x32\x1d.lakemq.native.v1.NodeAddress\x12.\n\x06topics\x18\x05 \x03(\x0b\x32\x1e.lakemq.native.v1.TopicLeaders\x12\x0c\n\x04gone\x18\x06 \x03(\t\x12\x16\n\x0enext_within_ms\x18\x07 \x01(\x05\"L\n\x0bNodeAddress\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\"w\n\x0cTopicLeaders\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x35\n\npartitions\x18\x04 \x03(\x0b\x32!.lakemq.native.v1.PartitionLeader\"H\n\x0fPartitionLeader\x12\x0e\n\x06leader\x18\x01 \x01(\t\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\x03\x12\x0f\n\x07in_sync\x18\x03 \x03(\t2g\n\x08Metadata\x12[\n\rWatchMetadata\x12&.lakemq.native.v1.WatchMetadataRequest\x1a .lakemq.native.v1.MetadataUpdate0\x01\x42(\n\tlakemq.v1P\x01Z\x19lakemq/native/v1;lakemqv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lakemq.plugins.native.proto.metadata_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\tlakemq.v1P\001Z\031lakemq/native/v1;lakemqv1'
   _globals['_WATCHMETADATAREQUEST']._serialized_start=64
   _globals['_WATCHMETADATAREQUEST']._serialized_end=120
   _globals['_METADATAUPDATE']._serialized_start=123

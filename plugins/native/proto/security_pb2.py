@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*lakemq/plugins/native/proto/security.proto\x12\x10lakemq.native.v1\"6\n\x13\x41uthenticateRequest\x12\x11\n\tmechanism\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"G\n\x14\x41uthenticateResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\r\n\x05token\x18\x02 \x01(\t\x12\x12\n\nexpires_ms\x18\x03 \x01(\x03\"\x0f\n\rWhoAmIRequest\"O\n\x0eWhoAmIResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05roles\x18\x03 \x03(\t\x12\x12\n\nexpires_ms\x18\x04 \x01(\x03\x32\xba\x01\n\x08Security\x12\x61\n\x0c\x41uthenticate\x12%.lakemq.native.v1.AuthenticateRequest\x1a&.lakemq.native.v1.AuthenticateResponse(\x01\x30\x01\x12K\n\x06WhoAmI\x12\x1f.lakemq.native.v1.WhoAmIRequest\x1a .lakemq.native.v1.WhoAmIResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*lakemq/plugins/native/proto/security.proto\x12\x10lakemq.native.v1\"6\n\x13\x41uthenticateRequest\x12\x11\n\tmechanism\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"G\n\x14\x41uthenticateResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\r\n\x05token\x18\x02 \x01(\t\x12\x12\n\nexpires_ms\x18\x03 \x01(\x03\"\x0f\n\rWhoAmIRequest\"O\n\x0eWhoAmIResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05roles\x18\x03 \x03(\t\x12\x12\n\nexpires_ms\x18\x04 \x01(\x03\x32\xba\x01\n\x08Security\x12\x61\n\x0c\x41uthenticate\x12%.lakemq.native.v1.AuthenticateRequest\x1a&.lakemq.native.v1.AuthenticateResponse(\x01\x30\x01\x12K\n\x06WhoAmI\x12\x1f.lakemq.native.v1.WhoAmIRequest\x1a .lakemq.native.v1.WhoAmIResponseB(\n\tlakemq.v1P\x01Z\x19lakemq/native/v1;lakemqv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lakemq.plugins.native.proto.security_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\tlakemq.v1P\001Z\031lakemq/native/v1;lakemqv1'
   _globals['_AUTHENTICATEREQUEST']._serialized_start=64
   _globals['_AUTHENTICATEREQUEST']._serialized_end=118
   _globals['_AUTHENTICATERESPONSE']._serialized_start=120

@@ -96,6 +96,8 @@ def test_the_installed_broker_runs(installed: Path, tmp_path: Path) -> None:
         run(command, "topic", "create", "t", *at)
         run(command, "produce", "t", "--value", "x", *at)
         assert run(command, "consume", "t", *at) == "x\n"
+    run(command, "proto", str(tmp_path / "proto"))
+    assert (tmp_path / "proto/lakemq/native/v1/native.proto").is_file()
 
 
 @pytest.mark.timeout(300)
