@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lakemq.plugins.native.sdk import *  # noqa: F403
+    from lakemq.spark_plugin.union.read import read as read
 
 __version__ = "0.1.0"
 
@@ -18,7 +19,9 @@ _SDK = "lakemq.plugins.native.sdk"
 
 
 def __getattr__(name: str) -> object:
-    """A public name of the SDK, or `__all__`, which lists them."""
+    """A public name of the SDK, `read`, or `__all__`, which lists the SDK's."""
+    if name == "read":
+        return import_module("lakemq.spark_plugin.union.read").read
     if name == "__all__" or not name.startswith("_"):
         sdk = import_module(_SDK)
         if name == "__all__" or name in sdk.__all__:

@@ -21,7 +21,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -73,7 +73,7 @@ class DeltaLakeTable:
         self._table = self._open_or_create(whole)
         if whole is not None:
             check_partitioned(location, self._table.metadata().partition_columns, fields)
-            change = fitting(location, self._columns(), whole, evolve)
+            change = fitting(location, self.full_schema(), whole, evolve)
             if change is not None:
                 self.add_columns(change)
 
@@ -93,7 +93,8 @@ class DeltaLakeTable:
         except (DeltaError, OSError) as error:
             raise TableError(f"Delta table {self.location} can't be opened: {error}") from None
 
-    def _columns(self) -> pa.Schema:
+    def full_schema(self) -> pa.Schema:
+        """Partition columns included."""
         import pyarrow as pa
 
         return pa.schema(self._table.schema().to_arrow())
@@ -103,7 +104,17 @@ class DeltaLakeTable:
         import pyarrow as pa
 
         left_out = self.partition_columns()
-        return pa.schema([field for field in self._columns() if field.name not in left_out])
+        return pa.schema([field for field in self.full_schema() if field.name not in left_out])
+
+    def scan(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of the version seen. TableError for deletion vectors, which delta-rs does not
+        read."""
+        from deltalake.exceptions import DeltaError
+
+        try:
+            yield from self._table.to_pyarrow_dataset().to_batches(columns=list(columns))
+        except DeltaError as error:
+            raise TableError(f"Delta table {self.location} can't be read: {error}") from None
 
     def reload(self) -> None:
         """See the newest version, read from the end of the log that was seen before."""
@@ -182,7 +193,7 @@ class DeltaLakeTable:
 
     def partition_by(self) -> str:
         """The partitioning as `--partition-by` has it."""
-        return partition_text(self.partition_columns(), self._columns())
+        return partition_text(self.partition_columns(), self.full_schema())
 
     def add_columns(self, schema: pa.Schema) -> None:
         """Add the columns that are missing, or widen types, in a commit of their own. TableError if
@@ -190,10 +201,10 @@ class DeltaLakeTable:
         from deltalake import write_deltalake
 
         partition_by = self._table.metadata().partition_columns
-        wider = fitting(self.location, self._columns(), schema, "widen")
+        wider = fitting(self.location, self.full_schema(), schema, "widen")
         if wider is None:
             return
-        if is_widened(self._columns(), wider):
+        if is_widened(self.full_schema(), wider):
             rewrite(self._table, self.location, wider)
         else:
             write_deltalake(

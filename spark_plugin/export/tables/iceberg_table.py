@@ -13,7 +13,7 @@ pyiceberg would rebase a losing commit and apply it all the same; its retries ar
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakemq.spark_plugin.errors import NoTable
@@ -100,6 +100,14 @@ class IcebergTable:
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         return pa.schema([_small(field) for field in schema_to_pyarrow(self._table.schema())])
+
+    def full_schema(self) -> pa.Schema:
+        """The same: Iceberg's files have all columns."""
+        return self.arrow_schema()
+
+    def scan(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of the current snapshot."""
+        yield from self._table.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
 
     def reload(self) -> None:
         """Load the newest metadata from the catalog."""

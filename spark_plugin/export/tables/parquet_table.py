@@ -11,7 +11,7 @@ import base64
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lakemq.spark_plugin.errors import NoTable, TableError
@@ -86,6 +86,19 @@ class ParquetTable:
     def arrow_schema(self) -> pa.Schema:
         """The newest schema in the manifests, columns of partition values included."""
         return self._schema
+
+    def full_schema(self) -> pa.Schema:
+        """The same."""
+        return self._schema
+
+    def scan(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of the files that the manifests leave in the table."""
+        from pyarrow import dataset
+
+        files = dataset.dataset(
+            self.data_files(), self._schema, "parquet", filesystem=self._folder.filesystem
+        )
+        yield from files.to_batches(columns=list(columns))
 
     def reload(self) -> None:
         """Read the manifests that came since; each names the progress of one export, or columns."""

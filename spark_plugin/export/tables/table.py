@@ -11,7 +11,7 @@ Only its token identifies a commit: two processes may compute the same content.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -96,6 +96,13 @@ class LakeTable(Protocol):
 
     def arrow_schema(self) -> pa.Schema:
         """Schema that data files must have."""
+
+    def full_schema(self) -> pa.Schema:
+        """All columns, also those whose values the format keeps outside of data files."""
+
+    def scan(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of the state seen, without those that were deleted. TableError where the
+        format's library can't read it."""
 
     def reload(self) -> None:
         """See the newest state."""

@@ -1,0 +1,1 @@
+"""A table and the journal behind it, read as one."""
