@@ -15,6 +15,7 @@ from lakemq.broker_core.api.command_line import (
     is_json,
     option_groups,
     print_json,
+    words,
 )
 from lakemq.spark_plugin.cli import table_commands
 from lakemq.spark_plugin.cli.options import (
@@ -30,6 +31,7 @@ from lakemq.spark_plugin.cli.options import (
     required,
     user_errors,
 )
+from lakemq.spark_plugin.cli.status_command import export_status
 from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.source.options import parse_duration_s, parse_size
 
@@ -44,6 +46,7 @@ export_app = typer.Typer(
 )
 dlq_app = typer.Typer(no_args_is_help=True)
 export_app.command("audit")(table_commands.audit_table)
+export_app.command("status")(export_status)
 export_app.command("vacuum")(table_commands.vacuum_table)
 dlq_app.command("replay")(table_commands.replay_dead_letters)
 
@@ -58,10 +61,17 @@ class RunOptions:
     ] = ""
     trigger: Annotated[
         str,
-        typer.Option(help="available-now: stop when caught up; 30s: run until stopped."),
+        typer.Option(
+            help="available-now: stop when caught up; 30s: run until stopped.",
+            autocompletion=words("available-now"),
+        ),
     ] = "available-now"
     from_offset: Annotated[
-        str, typer.Option(help="Start of a new export: earliest, latest, an offset or JSON.")
+        str,
+        typer.Option(
+            help="Start of a new export: earliest, latest, an offset or JSON.",
+            autocompletion=words("earliest", "latest"),
+        ),
     ] = "earliest"
     as_of_offset: Annotated[
         str, typer.Option(help='End before this offset: a number, or {"0": 1000, "1": 40}.')
@@ -74,7 +84,8 @@ class RunOptions:
         str,
         typer.Option(
             help="Fields without a column: strict ignores them, add makes columns, widen also "
-            "makes types wider."
+            "makes types wider.",
+            autocompletion=words("strict", "add", "widen"),
         ),
     ] = "strict"
     mode: Annotated[

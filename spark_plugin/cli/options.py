@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
-from lakemq.broker_core.api.command_line import BrokerOptions, fail, secret
+from lakemq.broker_core.api.command_line import BrokerOptions, fail, secret, words
 from lakemq.spark_plugin.access import Access, parse_access
+from lakemq.spark_plugin.cli.completion import topic_names
 from lakemq.spark_plugin.errors import OptionError, SparkPluginError
 from lakemq.spark_plugin.source.options import nearest
 from lakemq.spark_plugin.tiered_options import tiered_of
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
     from lakemq.spark_plugin.export.tables.target import Target
 
 T = TypeVar("T", bound=str)
-Topic = Annotated[str, typer.Option(help="Topic to export.", show_default=False)]
+Topic = Annotated[
+    str, typer.Option(help="Topic to export.", show_default=False, autocompletion=topic_names)
+]
 Format = Annotated[
     str,
     typer.Option(
-        help="raw: records as stored; json, csv, avro, protobuf, sparkplug: values decoded."
+        help="raw: records as stored; json, csv, avro, protobuf, sparkplug: values decoded.",
+        autocompletion=words("raw", "json", "csv", "avro", "protobuf", "sparkplug"),
     ),
 ]
 
@@ -36,7 +40,14 @@ Format = Annotated[
 class TableOptions:
     """Which table."""
 
-    to: Annotated[str, typer.Option(help="delta, iceberg or parquet.", show_default=False)] = ""
+    to: Annotated[
+        str,
+        typer.Option(
+            help="delta, iceberg or parquet.",
+            show_default=False,
+            autocompletion=words("delta", "iceberg", "parquet"),
+        ),
+    ] = ""
     path: Annotated[str, typer.Option(help="Table folder or URI (delta, parquet).")] = ""
     table: Annotated[str, typer.Option(help="namespace.table (iceberg).")] = ""
     catalog_name: Annotated[str, typer.Option(help="Name of the Iceberg catalog.")] = "default"

@@ -14,6 +14,7 @@ from lakemq.broker_core.api.command_line import (
     option_groups,
     print_json,
     say,
+    words,
 )
 from lakemq.spark_plugin.cli.options import (
     ExportIdOptions,
@@ -40,7 +41,8 @@ ReplayEvolve = Annotated[
     str,
     typer.Option(
         help="Fields without a column: strict ignores them; add makes columns (json); widen also "
-        "makes types wider."
+        "makes types wider.",
+        autocompletion=words("strict", "add", "widen"),
     ),
 ]
 

@@ -43,6 +43,7 @@ _log = logging.getLogger("lakemq.spark")
 
 _ANONYMOUS = Access()
 _THROUGH_BROKER = Tiered("never")
+_TIMEOUT_S = 30.0
 _FILTER_MAX_BYTES = 4096
 _RETRY_MIN_MS = 250
 _RETRY_MAX_MS = 4000
@@ -60,7 +61,9 @@ def client_of(bootstrap: str, access: Access = _ANONYMOUS) -> SyncClient:
     return _clients[key]
 
 
-def open_client(bootstrap: str, access: Access = _ANONYMOUS) -> SyncClient:
+def open_client(
+    bootstrap: str, access: Access = _ANONYMOUS, *, timeout_s: float = _TIMEOUT_S
+) -> SyncClient:
     """A new client. InvalidRequest, naming a certificate's file that can't be read."""
     tls = None
     if access.tls:
@@ -69,8 +72,8 @@ def open_client(bootstrap: str, access: Access = _ANONYMOUS) -> SyncClient:
             key=access.tls_key or None, server_name=access.tls_server_name or None,
         )  # fmt: skip
     return connect(
-        bootstrap, tls=tls, token=access.token or None, username=access.username or None,
-        password=access.password or None,
+        bootstrap, timeout_s=timeout_s, tls=tls, token=access.token or None,
+        username=access.username or None, password=access.password or None,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from lakemq.broker_core.api.command_line.options import (
     Yes,
     option_groups,
     secret,
+    words,
 )
 from lakemq.broker_core.api.command_line.output import (
     ExitCode,
@@ -40,4 +41,5 @@ __all__ = [
     "say",
     "secret",
     "time_ms",
+    "words",
 ]

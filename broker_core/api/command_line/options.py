@@ -29,8 +29,21 @@ from lakemq.broker_core.api.command_line.output import Output, printed_as
 
 NAMES_MAX: Final = 500
 """Names that a shell is given to complete: more are no help to who types; some shells get slow."""
+Completion = Callable[[typer.Context, str], list[str]]
+"""(the line so far, begin of a word) -> words that begin so."""
 _CONNECTION: Final = "Connection"
 _OUTPUT: Final = "Output"
+
+
+def words(*names: str) -> Completion:
+    """For `typer.Option(autocompletion=...)`: these, of an option that takes others, too."""
+
+    def found(context: typer.Context, incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return found
+
+
 TlsCert = Annotated[
     str,
     typer.Option(

@@ -17,6 +17,7 @@ from lakemq.broker_core.api.command_line import (
     is_json,
     option_groups,
     time_ms,
+    words,
 )
 from lakemq.broker_core.api.errors import LakeMQError, UnknownPartition
 from lakemq.plugins.native.cli.completion import group_names, topic_names
@@ -69,7 +70,13 @@ Group = Annotated[
 def consume(
     topic_name: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)],
     start: Annotated[
-        str, typer.Option("--from", metavar="PLACE", help="earliest, latest or an offset.")
+        str,
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help="earliest, latest or an offset.",
+            autocompletion=words("earliest", "latest"),
+        ),
     ] = "earliest",
     from_time: FromTime = None,
     partition: Annotated[
@@ -90,7 +97,12 @@ def consume(
     ] = False,
     form: Annotated[
         str | None,
-        typer.Option("--format", metavar="TEMPLATE", help=f"json, or text with {TEMPLATE_HELP}."),
+        typer.Option(
+            "--format",
+            metavar="TEMPLATE",
+            help=f"json, or text with {TEMPLATE_HELP}.",
+            autocompletion=words("json"),
+        ),
     ] = None,
     *,
     broker: BrokerOptions,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lakemq.spark_plugin.access import Access
-from lakemq.spark_plugin.errors import NoTable, OptionError, SparkPluginError
+from lakemq.spark_plugin.errors import NoTable, OptionError, SparkPluginError, TableError
 from lakemq.spark_plugin.export.decoding.column_types import META, Evolve
 from lakemq.spark_plugin.export.decoding.rows import dead_letter_schema
 from lakemq.spark_plugin.export.job.evolving import decoded_schema
@@ -22,6 +22,7 @@ from lakemq.spark_plugin.export.job.task_results import TaskResult
 from lakemq.spark_plugin.export.job.write_task import WriteTask
 from lakemq.spark_plugin.export.maintenance.audit import PartitionAudit, audit, offset_columns
 from lakemq.spark_plugin.export.maintenance.replay import Replayed
+from lakemq.spark_plugin.export.maintenance.status import ExportStatus, partition_statuses
 from lakemq.spark_plugin.export.routing.routes import Routes
 from lakemq.spark_plugin.export.routing.rules import check_route_column
 from lakemq.spark_plugin.export.routing.sql_query import SqlQuery
@@ -116,6 +117,24 @@ def audit_target(
             if dlq:
                 raise
         return audit(client, key, view, ledger, dead, tables=tables, by_key=by_key)
+
+
+def status_target(
+    bootstrap: str, topic: str, target: Target, export_id: str, access: Access = _ANONYMOUS
+) -> ExportStatus:
+    """How far the table is behind the topic. NoTable, or TableError: it has no such export."""
+    with connect(bootstrap, access) as client:
+        view = view_of([client.describe_topic(topic)])[topic]
+    key = ExportKey(export_id, topic, view.topic_id, tuple(sorted(view.partitions)))
+    table = open_table(target.of_route(LEDGER) if target.is_routed else target, None)
+    progress = table.progress(key)
+    if not progress.epoch:
+        raise TableError(f"table {table.location} has no export {export_id!r} of topic {topic}")
+    partitions = partition_statuses(progress, view.partitions)
+    return ExportStatus(
+        export_id, topic, target.table or target.path, target.format, progress.attempt,
+        sum(each.lag for each in partitions), partitions,
+    )  # fmt: skip
 
 
 def _tables_of(target: Target, ledger: LakeTable, key: ExportKey) -> list[LakeTable]:

@@ -18,6 +18,7 @@ import lakemq
 from lakemq.cli.commands import app as lakemq_app
 from lakemq.plugins.admin.cli.audit import audit
 from lakemq.plugins.native.wire.exports import ExportReport
+from lakemq.spark_plugin.cli.commands import export_app
 from tests.support.node.admin_api import ask
 from tests.support.node.node import NodeProcess, unique
 
@@ -296,6 +297,16 @@ def test_exports_tell_how_far_they_are(node: NodeProcess) -> None:
         (row,) = ask(node, "GET", f"exports?q={export_id}").data
         assert (row["table"], row["commit"], row["lag"]) == ("s3://lake/t", 3, 1)
         assert (row["rows_per_s"], row["topic"], row["node"]) == (2000.0, topic, "node-1")
+        # The command tells the same by the native protocol.
+        command = ["status", "--bootstrap", node.native, "--topic", topic]
+        run = CliRunner().invoke(export_app, [*command, "--json"])
+        (shown,) = json.loads(run.stdout)
+        assert {name: row[name] for name in shown} == shown
+        assert (shown["rows"], shown["lag"], shown["export_id"]) == (1_000, 1, export_id)
+        text = CliRunner().invoke(export_app, command).stdout
+        assert "s3://lake/t" in text and export_id in text
+        other = [*command, "--export-id", unique("none"), "--json"]
+        assert json.loads(CliRunner().invoke(export_app, other).stdout) == []
         client.reset_offsets(group, {first: 2}, metadata='{"table": 5}')
         assert ask(node, "GET", f"exports?q={export_id}").data == []
     # It is no change of an operator's.

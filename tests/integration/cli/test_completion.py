@@ -79,6 +79,14 @@ def test_names_for_other_shells(shell: str, node: NodeProcess, names: tuple[str,
         (f"produce {there} completed-t", topic),
         (f"consume {topic} {there} --group completed-g", group),
         (f"group reset-offsets {there} {group} --topic completed-t", topic),
+        (f"export {there} --topic completed-t", topic),
+        (f"export status {there} --topic completed-t", topic),
+        ("export --to ice", "iceberg"),
+        ("export audit --to ", "parquet"),
+        ("export --evolve w", "widen"),
+        ("consume --from lat", "latest"),
+        (f"consume {topic} --format js", "json"),
+        ("produce --acks rep", "replicated"),
     ):
         assert name in complete(shell, line), line
     assert names[0] not in complete(shell, f"consume {there} completed-g")

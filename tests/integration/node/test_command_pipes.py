@@ -83,6 +83,7 @@ def test_exports_go_where_the_environment_says() -> None:
     for arguments in (
         ("export", "--topic", "t", "--to", "parquet", "--path", "p", "--infer", "--format", "json"),
         ("export", "audit", "--to", "parquet", "--path", "p", "--topic", "t"),
+        ("export", "status", "--topic", "t"),
         ("dlq", "replay", "--to", "parquet", "--path", "p", "--topic", "t"),
     ):
         run = subprocess.run(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemq.broker_core.api.types import Columns
-from lakemq.spark_plugin.errors import NoTable
+from lakemq.spark_plugin.errors import NoTable, TableError
 from lakemq.spark_plugin.export.job import run, write_task
 from lakemq.spark_plugin.export.job.run import make_exporter
 from lakemq.spark_plugin.export.job.runs import clip, describe, merge, runs_of, size, subtract
@@ -64,14 +64,19 @@ def target(request, tmp_path):
 
 
 @pytest.fixture
-def audit(memory, target, monkeypatch):
-    """Sentences of an audit of topic `t`."""
+def connected(memory, monkeypatch):
+    """Commands reach the broker in memory."""
 
     class Connected:
         __enter__ = lambda _: memory  # noqa: E731 - a context manager in a line
         __exit__ = lambda *_: None  # noqa: E731 - as above
 
     monkeypatch.setattr(run, "connect", lambda *_: Connected())
+
+
+@pytest.fixture
+def audit(connected, target):
+    """Sentences of an audit of topic `t`."""
 
     def sentences(**options):
         options = {"by_key": False, **options}
@@ -181,3 +186,20 @@ def test_a_table_that_is_not_there(memory, target, audit):
     fill(memory)
     with pytest.raises(NoTable, match="there (is|are) no"):
         audit()
+
+
+def test_the_status_of_a_table_is_how_far_it_is_behind(memory, target, connected):
+    fill(memory)
+    export(target, commit_rows=70)
+    memory.append_values("t", 1, b"later", b"and later")
+    found = run.status_target("memory", "t", target, "e")
+    assert (found.export_id, found.topic, found.format) == ("e", "t", target.format)
+    assert (found.lag, found.commit) == (2, 3)
+    assert [(each.next_offset, each.high_watermark, each.lag) for each in found.partitions] == [
+        (100, 100, 0), (100, 102, 2),
+    ]  # fmt: skip
+    with pytest.raises(TableError, match="no export 'other' of topic t"):
+        run.status_target("memory", "t", target, "other")
+    # What retention has taken can't be exported any more.
+    memory.truncate_front("t", 1, 101)
+    assert [each.lag for each in run.status_target("memory", "t", target, "e").partitions] == [0, 1]
