@@ -18,13 +18,13 @@ from lakemq.broker_core.api.command_line import (
     words,
 )
 from lakemq.spark_plugin.cli import table_commands
+from lakemq.spark_plugin.cli.broker_access import access_of
 from lakemq.spark_plugin.cli.options import (
     ExportIdOptions,
     Format,
     RecordOptions,
     TableOptions,
     Topic,
-    access_of,
     choice,
     export_settings,
     record_format,

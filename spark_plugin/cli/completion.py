@@ -8,6 +8,7 @@ from typing import Any, Final
 import typer
 
 from lakemq.broker_core.api.command_line import NAMES_MAX, BrokerOptions
+from lakemq.spark_plugin.cli.broker_access import access_of
 
 _TIMEOUT_S: Final = 1.0
 
@@ -19,7 +20,6 @@ def topic_names(context: typer.Context, incomplete: str) -> list[str]:
     given: dict[str, Any] = {name: context.params.get(name) for name in options}
     broker = BrokerOptions(**{name: value for name, value in given.items() if value})
     try:
-        from lakemq.spark_plugin.cli.options import access_of
         from lakemq.spark_plugin.source.broker_reader import open_client
 
         with open_client(broker.bootstrap, access_of(broker), timeout_s=_TIMEOUT_S) as client:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
-from lakemq.broker_core.api.command_line import BrokerOptions, fail, secret, words
-from lakemq.spark_plugin.access import Access, parse_access
+from lakemq.broker_core.api.command_line import BrokerOptions, fail, words
+from lakemq.spark_plugin.cli.broker_access import access_of
 from lakemq.spark_plugin.cli.completion import topic_names
 from lakemq.spark_plugin.errors import OptionError, SparkPluginError
 from lakemq.spark_plugin.source.options import nearest
-from lakemq.spark_plugin.tiered_options import tiered_of
 
 if TYPE_CHECKING:
     from lakemq.spark_plugin.export.decoding.decoders import RecordFormat
@@ -160,21 +158,6 @@ def export_settings(
         take_over=records.take_over,
         **more,
     )
-
-
-def access_of(broker: BrokerOptions) -> Access:
-    """TLS and login as the options say; LAKEMQ_TIERED... as in `tiered_of`."""
-    access = parse_access(
-        {
-            "tls.ca": broker.tls_ca,
-            "tls.cert": broker.tls_cert,
-            "tls.key": broker.tls_key,
-            "token": secret("TOKEN") or "",
-            "username": broker.username,
-            "password": secret("PASSWORD") or "",
-        }
-    )
-    return replace(access, tiered=tiered_of(os.environ))
 
 
 def required(option: str, value: str) -> str:

@@ -15,11 +15,11 @@ from lakemq.broker_core.api.command_line import (
     print_json,
     print_table,
 )
+from lakemq.spark_plugin.cli.broker_access import access_of
 from lakemq.spark_plugin.cli.options import (
     ExportIdOptions,
     TableOptions,
     Topic,
-    access_of,
     required,
     user_errors,
 )

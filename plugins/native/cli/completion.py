@@ -1,4 +1,5 @@
-"""Names that a shell completes when Tab is pressed: topics, consumer groups, queues' groups.
+"""Names that a shell completes when Tab is pressed: topics, consumer groups, queues' groups,
+subjects of schemas.
 
 They come from the broker that the command line names so far (`--bootstrap`, `LAKEMQ_BOOTSTRAP`,
 else this machine's). Where none answers within a second, or it refuses, there are no names: a shell
@@ -38,6 +39,13 @@ def queue_names(context: typer.Context, incomplete: str) -> list[str]:
     )
 
 
+def subject_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Subjects of schemas that begin with `incomplete`."""
+    return _names(
+        context, incomplete, lambda client: (each.name for each in client.schemas.subjects())
+    )
+
+
 def _names(
     context: typer.Context, incomplete: str, ask: Callable[[SyncClient], Iterable[str]]
 ) -> list[str]:
@@ -56,4 +64,5 @@ def _names(
 
 TopicName = Annotated[str, typer.Argument(autocompletion=topic_names)]
 GroupName = Annotated[str, typer.Argument(autocompletion=group_names)]
+SubjectName = Annotated[str, typer.Argument(autocompletion=subject_names)]
 QueueName = Annotated[str, typer.Argument(autocompletion=queue_names)]

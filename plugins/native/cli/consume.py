@@ -45,6 +45,15 @@ _IDLE_S: Final = 0.5
 _ASSIGNED_WITHIN_S: Final = 15.0
 """Longer than the session time-out, after which a member that died leaves its partitions."""
 _COMMIT_INTERVAL_MS: Final = 1000
+Start = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="PLACE",
+        help="earliest, latest or an offset.",
+        autocompletion=words("earliest", "latest"),
+    ),
+]
 FromTime = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Not older: 15m, 2h ago, ISO 8601, or ms since 1970."),
@@ -52,6 +61,15 @@ FromTime = Annotated[
 Header = Annotated[
     list[str] | None,
     typer.Option("--header", "-H", metavar="NAME=VALUE", help="Only with it; repeatable."),
+]
+Form = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="TEMPLATE",
+        help=f"json, or text with {TEMPLATE_HELP}.",
+        autocompletion=words("json"),
+    ),
 ]
 
 Group = Annotated[
@@ -69,15 +87,7 @@ Group = Annotated[
 @option_groups
 def consume(
     topic_name: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)],
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="PLACE",
-            help="earliest, latest or an offset.",
-            autocompletion=words("earliest", "latest"),
-        ),
-    ] = "earliest",
+    start: Start = "earliest",
     from_time: FromTime = None,
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, help="Default: all of them.")
@@ -95,15 +105,7 @@ def consume(
     timestamp: Annotated[
         bool, typer.Option("--timestamp", help="Print a record's time (UTC) and a tab before it.")
     ] = False,
-    form: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="TEMPLATE",
-            help=f"json, or text with {TEMPLATE_HELP}.",
-            autocompletion=words("json"),
-        ),
-    ] = None,
+    form: Form = None,
     *,
     broker: BrokerOptions,
 ) -> None:

@@ -18,13 +18,25 @@ from lakemq.broker_core.api.command_line import (
     print_json,
     print_table,
     say,
+    words,
 )
+from lakemq.plugins.native.cli.completion import SubjectName, subject_names
 from lakemq.plugins.native.cli.connection import client_of
 
 schema = typer.Typer(no_args_is_help=True, help="Register, list, get, check and delete schemas.")
 Kind = Annotated[
-    str, typer.Option("--type", "-t", help="json-schema, avro or protobuf; default: by the name.")
+    str,
+    typer.Option(
+        "--type",
+        "-t",
+        help="json-schema, avro or protobuf; default: by the name.",
+        autocompletion=words("json-schema", "avro", "protobuf"),
+    ),
 ]
+_RULES = (
+    "none", "backward", "forward", "full", "backward-transitive", "forward-transitive",
+    "full-transitive", "default",
+)  # fmt: skip
 _KINDS = {".json": "json-schema", ".avsc": "avro", ".proto": "protobuf"}
 
 
@@ -42,7 +54,7 @@ def _read(file: Path, kind: str) -> tuple[str, str]:
 
 @schema.command("register")
 @option_groups
-def register(subject: str, file: Path, kind: Kind = "", *, broker: BrokerOptions) -> None:
+def register(subject: SubjectName, file: Path, kind: Kind = "", *, broker: BrokerOptions) -> None:
     """Register a file as the new version of a subject."""
     schema_type, text = _read(file, kind)
     with client_of(broker) as client:
@@ -53,7 +65,7 @@ def register(subject: str, file: Path, kind: Kind = "", *, broker: BrokerOptions
 
 @schema.command("check")
 @option_groups
-def check(subject: str, file: Path, kind: Kind = "", *, broker: BrokerOptions) -> None:
+def check(subject: SubjectName, file: Path, kind: Kind = "", *, broker: BrokerOptions) -> None:
     """Check whether a file could be registered. Exit code 1 if not."""
     schema_type, text = _read(file, kind)
     with client_of(broker) as client:
@@ -80,7 +92,7 @@ def list_subjects(broker: BrokerOptions) -> None:
 @schema.command("get")
 @option_groups
 def get(
-    subject: str,
+    subject: SubjectName,
     version: Annotated[int | None, typer.Option("--version", min=1)] = None,
     *,
     broker: BrokerOptions,
@@ -98,9 +110,16 @@ def get(
 @option_groups
 def compatibility(
     rule: Annotated[
-        str, typer.Argument(help="none, backward, forward or full, also -transitive; or default.")
+        str,
+        typer.Argument(
+            help="none, backward, forward or full, also -transitive; or default.",
+            autocompletion=words(*_RULES),
+        ),
     ],
-    subject: Annotated[str, typer.Option("--subject", "-s", help="Default: all others.")] = "",
+    subject: Annotated[
+        str,
+        typer.Option("--subject", "-s", help="Default: all others.", autocompletion=subject_names),
+    ] = "",
     *,
     broker: BrokerOptions,
 ) -> None:
@@ -113,7 +132,7 @@ def compatibility(
 @schema.command("delete")
 @option_groups
 def delete(
-    subject: str,
+    subject: SubjectName,
     version: Annotated[int | None, typer.Option("--version", min=1, help="Default: all.")] = None,
     yes: Yes = False,
     *,

@@ -74,6 +74,7 @@ def complete(shell: str, line: str) -> str:
 def test_names_for_other_shells(shell: str, node: NodeProcess, names: tuple[str, str]) -> None:
     topic, group = names
     there = f"--bootstrap {node.native}"
+    ask(node, "POST", f"schemas/{topic}-value", {"schema_type": "json-schema", "text": "{}"})
     for line, name in (
         (f"consume {there} {topic}", topic),
         (f"produce {there} completed-t", topic),
@@ -81,6 +82,8 @@ def test_names_for_other_shells(shell: str, node: NodeProcess, names: tuple[str,
         (f"group reset-offsets {there} {group} --topic completed-t", topic),
         (f"export {there} --topic completed-t", topic),
         (f"export status {there} --topic completed-t", topic),
+        (f"schema get {there} {topic}", f"{topic}-value"),
+        ("schema compatibility full-t", "full-transitive"),
         ("export --to ice", "iceberg"),
         ("export audit --to ", "parquet"),
         ("export --evolve w", "widen"),

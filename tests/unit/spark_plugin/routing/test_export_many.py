@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from lakemq.broker_core.api.command_line import BrokerOptions
 from lakemq.broker_core.api.types import Columns
 from lakemq.spark_plugin.access import Access, parse_access
-from lakemq.spark_plugin.cli.options import access_of
+from lakemq.spark_plugin.cli.broker_access import access_of
 from lakemq.spark_plugin.errors import DataLossError, OptionError
 from lakemq.spark_plugin.export.job import runner, write_task
 from lakemq.spark_plugin.export.job.bounds import bounded, parse_bound

@@ -14,7 +14,7 @@ from lakemq.broker_core.api.records.batch import encode
 from lakemq.broker_core.api.types import Columns
 from lakemq.plugins.native.sdk import CorruptBatch, TieredSegment, TieredSegments, stored_batches
 from lakemq.spark_plugin.access import Access
-from lakemq.spark_plugin.cli.options import access_of
+from lakemq.spark_plugin.cli.broker_access import access_of
 from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.source.object_store import StoreUnavailable, open_objects
 from lakemq.spark_plugin.source.options import parse_options
