@@ -136,6 +136,11 @@ class RaftNode(Elections, SnapshotTransfer):
             return True
         return not self.voters and self.is_leader and self.log.last_index > self.commit_index
 
+    @property
+    def leads_alone(self) -> bool:
+        """Whether it leads, and there is no other member, voter or learner."""
+        return self.is_leader and not (self.voters or self.learners)
+
     def reply(self, peer: Any, message: Message) -> None:
         """Keep a message back until the log is durable, at the end of the tick."""
         self._replies.append((peer, message))

@@ -11,6 +11,8 @@ from lakemq.meta_service.raft.thread_queue import ThreadQueue
 
 _WAIT_S: Final = 0.02
 """Longest wait of one tick, so that heartbeats and elections are on time."""
+_WAIT_ALONE_S: Final = 0.2
+"""The same of a leader without other members, which has neither: calls that are posted wake it."""
 
 
 class RaftThread:
@@ -33,7 +35,7 @@ class RaftThread:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._node.tick(_WAIT_S)
+                self._node.tick(_WAIT_ALONE_S if self._node.leads_alone else _WAIT_S)
         except BaseException as error:
             # Whatever it was, what is in memory cannot be trusted: send and acknowledge nothing.
             self._on_failed(error)

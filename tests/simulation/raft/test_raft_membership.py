@@ -38,6 +38,18 @@ def do(cluster: Cluster, change: object) -> None:
     cluster.run_for(1.0)
 
 
+def test_a_leader_is_alone_until_another_member_joins() -> None:
+    """Then heartbeats are due, so its thread must not wait for long (`RaftThread`)."""
+    cluster = Cluster(5, 1, spare=1)
+    with cluster.running():
+        leader = led(cluster)
+        assert leader.leads_alone
+        do(cluster, lambda: leader.add_learner("m1", "here"))
+        assert not leader.leads_alone
+        do(cluster, lambda: leader.promote("m1"))
+        assert not leader.leads_alone
+
+
 def test_a_spare_member_never_campaigns(cluster: Cluster) -> None:
     led(cluster)
     cluster.run_for(10)
