@@ -185,3 +185,18 @@ def test_linux_tells_connections_and_ends_one() -> None:
         clients[0].sendall(b"x")
         for each in (*clients, *accepted):
             each.close()
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="without IPv6")
+def test_linux_tells_connections_of_both_families() -> None:
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listening:
+        port = listening.getsockname()[1]
+        clients = [socket.create_connection((host, port)) for host in ("127.0.0.1", "::1")]
+        accepted = [listening.accept()[0] for _ in clients]
+        found = {(each.host, each.port): each.inode for each in connections_of(port)}
+        assert found == {
+            client.getsockname()[:2]: os.fstat(each.fileno()).st_ino
+            for client, each in zip(clients, accepted, strict=True)
+        }
+        for each in (*clients, *accepted):
+            each.close()
