@@ -74,9 +74,12 @@ class Outbox:
 
     def ready(self, enough: Mapping[str, int] = NOTHING) -> bool:
         """Whether `take` would return anything."""
+        return bool(self.writes) or self.has_more(enough)
+
+    def has_more(self, enough: Mapping[str, int] = NOTHING) -> bool:
+        """Whether `take` would return anything but writes."""
         return bool(
-            self.writes
-            or self.appends.ready(enough)
+            self.appends.ready(enough)
             or self.loads
             or self.retained
             or self.exchanges

@@ -328,16 +328,18 @@ class MqttEngine:
 
     def after(self) -> None:
         """Call after anything that may have left bytes to write or records to append."""
-        if self.turn_due:
-            return
-        ledger = self.hub.ledger
-        if (
-            self.hub.outbox.ready(self._gathering.enough)
-            or (ledger is not None and ledger.due)
-            or self.journal.delays.due
-        ):
+        if not self.turn_due and (self.hub.outbox.writes or self._has_more()):
             self.turn_due = True
             self.loop.call_soon(self._turn)
+
+    def _has_more(self) -> bool:
+        """Whether a turn has more to do than to write."""
+        ledger = self.hub.ledger
+        return (
+            self.hub.outbox.has_more(self._gathering.enough)
+            or (ledger is not None and ledger.due)
+            or self.journal.delays.due
+        )
 
     def _turn(self) -> None:
         self.turn_due = False
@@ -351,6 +353,9 @@ class MqttEngine:
 
     def _carry_out(self) -> None:
         """Perform what the core wants done."""
+        if not self._has_more():  # as a rule, where nothing is stored
+            self._write(self.hub.outbox.take_writes())
+            return
         # Appends go first: the disk works while the rest is done. Writes go last, with what the
         # others have added.
         effects = self.hub.outbox.take(self._gathering.enough)

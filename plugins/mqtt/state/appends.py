@@ -180,11 +180,13 @@ class Appends:
 
     def ready(self, enough: Mapping[str, int] = NOTHING) -> bool:
         """Whether `take` would return anything."""
-        if not enough:
+        # asked for every packet, so the usual cases come first and without a call
+        if not self._pending or not enough:
             return bool(self._pending)
         last = self._last
-        if last is not None and len(self._pending) == 1:  # as a rule; asked for every packet
-            return last.has_enough(enough.get(last.topic, 0))
+        if last is not None and len(self._pending) == 1:
+            count = enough.get(last.topic, 0)
+            return len(last.values) >= count or last.size_bytes >= FULL_BYTES
         return any(one.has_enough(enough.get(one.topic, 0)) for one in self._pending.values())
 
     def take(self, enough: Mapping[str, int] = NOTHING) -> list[PendingAppend]:

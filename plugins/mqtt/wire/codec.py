@@ -110,17 +110,10 @@ class Decoder:
         packets: list[Packet] = []
         size = len(data)
         try:
-            # what clients send that wait for the answer: one short PUBLISH at QoS 1, one PUBACK
-            if 2 < size < 130 and data[1] == size - 2 and self.version:
-                first = data[0]
-                if first in (_QOS_1, _PUBACK):
-                    packets.append(
-                        self._publish(data, first, 2, size)
-                        if first == _QOS_1
-                        else self._packet(data, first, 2, size)
-                    )
-                    self._needed = 0 if self.one_by_one else 2
-                    return packets
+            if size > 2 and self.version and (single := self._single(data, size)) is not None:
+                self._needed = 0 if self.one_by_one else 2
+                packets.append(single)
+                return packets
             if not self.version and size and data[0] != _CONNECT:  # [MQTT-3.1.0-1], at once
                 raise ProtocolError("the first packet must be CONNECT")
             position = self._scan(data, packets)
@@ -133,6 +126,30 @@ class Decoder:
         if position < size:
             self._held += data[position:] if position else data
         return packets
+
+    def _single(self, data: bytes, size: int) -> Packet | None:
+        """What devices send that wait between two publishes: one PUBLISH at QoS 0 or 1, one PUBACK.
+        None: `data` is something else, or more than a packet, or less."""
+        first, length, body = data[0], data[1], 2
+        if length > 0x7F:
+            high = data[2]
+            if not 0 < high < 0x80:
+                return None
+            length, body = length & 0x7F | high << 7, 3
+        if body + length != size or size > self.packet_max_bytes:
+            return None
+        if first == _QOS_1:
+            return self._publish(data, first, body, size)
+        if first == _PUBACK:
+            return self._packet(data, first, body, size)
+        if first == _QOS_0 and length > 2 and self.express:
+            at = body + 2 + (data[body] << 8 | data[body + 1])
+            topic = data[body + 2 : at]
+            # at version 5 an empty property section follows
+            plain = at < size and not data[at] if self.version == V5 else at <= size
+            if plain and topic in self.express:
+                return PublishRun(topic, data, 1)
+        return None
 
     def _scan(self, data: bytes, packets: list[Packet]) -> int:
         """Decode from the start of `data` into `packets`; returns where the unfinished begins."""

@@ -199,6 +199,61 @@ def test_express_runs_hold_the_same_publishes(data: st.DataObject, version: int)
     assert found == sent
 
 
+def decoded(data: bytes, version: int, packet_max_bytes: int = 1 << 20) -> list[Packet]:
+    """Packets of one piece of bytes, those of runs to the express name `a` decoded too."""
+    decoder = Decoder(packet_max_bytes, version=version)
+    decoder.express = {b"a": None}
+    found: list[Packet] = []
+    for each in decoder.feed(data):
+        if isinstance(each, PublishRun):
+            assert each.topic == b"a"
+            inside = Decoder(1 << 20, version=version).feed(each.packets)
+            assert len(inside) == each.count
+            found += inside
+        else:
+            found.append(each)
+    if decoder.error is not None:
+        raise decoder.error
+    return found
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("length", [6, 127, 128, 129, 16_383, 16_384])
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("version", [V311, V5])
+def test_a_packet_that_comes_alone_is_decoded_as_among_others(
+    version: int, qos: int, length: int, name: str
+) -> None:
+    """Of remaining lengths around those where they take one more byte."""
+    rest = len(encode(Publish(name, b"", qos, packet_id=qos), version)) - 2
+    packet = Publish(name, bytes(length - rest), qos, packet_id=qos)
+    data = encode(packet, version)
+    assert decoded(data, version) == [packet]
+    assert decoded(data * 2, version) == [packet, packet]
+    assert decoded(data[:-1], version) == []
+    if length > 127:
+        with pytest.raises(PacketTooLarge):
+            decoded(data, version, len(data) - 1)
+
+
+def test_a_publish_alone_at_qos_0_is_a_run_where_its_name_is_express() -> None:
+    for version, properties in ((V311, b""), (V5, b"\0")):
+        decoder = Decoder(1 << 20, version=version)
+        decoder.express = {b"a": None}
+        data = encode(Publish("a", bytes(150)), version)
+        assert decoder.feed(data) == [PublishRun(b"a", data, 1)]
+        # no more than its name, and less than that
+        body = b"\0\x01a" + properties
+        data = b"0" + bytes([len(body)]) + body
+        assert decoder.feed(data) == [PublishRun(b"a", data, 1)]
+        decoder.feed(b"0\x03\0\x02a")
+        assert isinstance(decoder.error, MalformedPacket)
+    expiring = Publish("a", b"", properties=Properties(message_expiry_s=1))
+    decoder = Decoder(1 << 20, version=V5)
+    decoder.express = {b"a": None}
+    assert decoder.feed(encode(expiring, V5)) == [expiring]
+
+
 @given(st.binary(max_size=200), st.sampled_from([0, V31, V311, V5]))
 @settings(max_examples=examples(100), deadline=None)
 def test_no_bytes_crash_the_decoder(data: bytes, version: int) -> None:
