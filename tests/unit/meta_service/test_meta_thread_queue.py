@@ -1,10 +1,12 @@
-"""The thread_queue of the Raft thread."""
+"""The Raft thread: its queue of calls, and how long it waits for them in one tick."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from typing import Any
 
+from lakemq.meta_service.raft.thread import RaftThread
 from lakemq.meta_service.raft.thread_queue import ThreadQueue
 
 
@@ -24,3 +26,36 @@ def test_a_post_after_the_end_writes_into_nobody_elses_file() -> None:
     with tempfile.TemporaryFile() as file:
         thread_queue.post(lambda: None)
         assert os.fstat(file.fileno()).st_size == 0
+
+
+class Node:
+    """Leads alone in its second and third tick, and fails in its fifth."""
+
+    leads_alone = False
+
+    def __init__(self) -> None:
+        self.waits_s: list[float] = []
+
+    def is_busy(self) -> bool:
+        return False
+
+    def tick(self, wait_s: float) -> None:
+        self.waits_s.append(wait_s)
+        self.leads_alone = len(self.waits_s) in (1, 2)
+        if len(self.waits_s) == 5:
+            raise OSError("the disk is gone")
+
+    def stop(self) -> None:
+        pass
+
+
+def test_only_a_leader_without_other_members_waits_longer_than_heartbeats_allow() -> None:
+    node: Any = Node()
+    failed: list[BaseException] = []
+    thread = RaftThread(node, ThreadQueue(), failed.append)
+    thread.start()
+    thread.stop()
+    assert len(failed) == 1
+    first, *alone, fourth, fifth = node.waits_s
+    assert first == fourth == fifth <= 0.02
+    assert alone[0] == alone[1] > first
