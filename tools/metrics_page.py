@@ -29,6 +29,7 @@ ATTRIBUTES: Final[dict[str, tuple[str, ...]]] = {
     "lakemq.native.queue.consumers": ("group", "topic"),
     "lakemq.native.queue.held": ("group", "topic"),
     "lakemq.node.config.reloads": ("outcome",),
+    "lakemq.webhook": ("webhook",),
     "process.context_switches": ("process.context_switch.type",),
     "process.cpu.time": ("cpu.mode",),
     "process.paging.faults": ("system.paging.fault.type",),
@@ -48,6 +49,7 @@ _ROOMS: Final = {
     "plugins.bridge": "Bridges",
     "plugins.native": "Native protocol",
     "plugins.ledger": "Completeness ledger",
+    "plugins.webhook": "Webhooks",
     PREFIX: "Exports",
 }
 _CONFIG: Final = """
@@ -71,6 +73,10 @@ url = "mqtt://127.0.0.1:1"
 [[plugins.bridge.links.rules]]
 direction = "out"
 filter = "#"
+[[plugins.webhook.hooks]]
+name = "far"
+topic = "far"
+url = "http://127.0.0.1:1/"
 """
 _INTRODUCTION: Final = """\
 # Metrics

@@ -47,7 +47,7 @@ port = -1
         "LAKEMQ_META__PORT: it takes a whole number, not 'x'",
         ":8: topics.partitions: it takes a whole number, not '3'",
         ":16: plugins.nativ: no plugin of that name is installed; installed: admin, amqtt_auth, "
-        "bridge, journal, ledger, mqtt, native",
+        "bridge, journal, ledger, mqtt, native, webhook",
         ":6: admin.port: it takes 65535 at most, not 70000",
         ":11: plugins.mqtt.tcp: it takes true or false, not 1",
         ":10: plugins.mqtt.prot: unknown setting; did you mean 'port'?",

@@ -51,6 +51,7 @@ REPLICATION: Final = "unit/broker_core/replication/test_replication_metrics.py"
 EXPRESS: Final = "unit/mqtt/feeds/test_mqtt_express.py"
 SESSIONS: Final = "fault/cluster/mqtt/test_mqtt_sessions.py"
 CHANNELS: Final = "integration/cluster/test_channels.py"
+WEBHOOKS: Final = "integration/webhook/test_webhooks.py"
 ELSEWHERE: Final = {
     "bridge.connected": f"{BRIDGE}:bridge.connected",
     "bridge.connects": f"{BRIDGE}:bridge.connects",
@@ -161,6 +162,10 @@ ELSEWHERE: Final = {
     "transactions.expired": f"{MISTAKES}:transactions.expired",
     "transactions.resumed": f"{TRANSACTIONS}:counters.resumed",
     "transactions.waiting.bytes": f"{MISTAKES}:transactions.waiting.bytes",
+    "webhook.failures": f"{WEBHOOKS}:webhook_failures",
+    "webhook.lost": f"{WEBHOOKS}:webhook_lost",
+    "webhook.records": f"{WEBHOOKS}:webhook_records",
+    "webhook.skipped": f"{WEBHOOKS}:webhook_skipped",
 }
 """Metric that this load does not move, less `lakemq.` -> the test that does, and the name that it
 has for it."""

@@ -1,0 +1,1 @@
+"""Webhooks: records of topics are sent to HTTP services."""
