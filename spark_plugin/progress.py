@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -27,6 +29,20 @@ def progress_bar(console: Console) -> Progress:
         disable=not console.is_terminal,
         transient=True,
     )
+
+
+@contextmanager
+def starting_spark(console: Console, bar: Progress) -> Iterator[None]:
+    """Say that Spark starts, which takes some seconds: in the bar on a terminal, else a line."""
+    if not console.is_terminal:
+        console.print("starting Spark", highlight=False)
+        yield
+        return
+    task = bar.add_task("starting Spark", total=None, lag=0, speed="", last="")
+    try:
+        yield
+    finally:
+        bar.remove_task(task)
 
 
 class ExportProgress:

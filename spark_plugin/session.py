@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -23,7 +25,7 @@ JAVA_VERSION_MIN: Final = 17
 _LOG4J: Final = Path(__file__).parent / "export" / "log4j2.properties"
 _NOISE: Final = re.compile(
     r"Using incubator modules|Using Spark's default log4j|Setting default log level|"
-    r"Setting Spark log level|To adjust logging level|Picked up _?JAVA_"
+    r"fork_posix\.cc|Setting Spark log level|To adjust logging level|Picked up _?JAVA_"
 )
 
 
@@ -109,7 +111,8 @@ def open_session(name: str, master: str | None = None) -> SparkSession:
         conf.get("spark.driver.extraJavaOptions", "") or ""
     )
     builder = builder.config("spark.driver.extraJavaOptions", java_options.strip())
-    with _without_noise():
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it prints what is raised here as well
+    with _without_noise(), _apart_from_sigterm():
         return builder.getOrCreate()
 
 
@@ -127,6 +130,36 @@ def _connect(name: str, remote: str) -> SparkSession:
     except PySparkException as error:
         reason = str(error).strip().splitlines()[0][:300]
         raise ExportError(f"no Spark Connect server answers at {remote}: {reason}") from None
+
+
+class _Children:
+    """What children that are forked by this process do before they become another program."""
+
+    def __init__(self) -> None:
+        self.ignore_sigterm = False
+        self.registered = False
+
+    def forked(self) -> None:
+        """Called in each child that runs Python code before its program."""
+        if self.ignore_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+_children = _Children()
+
+
+@contextmanager
+def _apart_from_sigterm() -> Iterator[None]:
+    """Have the JVM ignore SIGTERM, as it ignores Ctrl-C. Service managers send it to all processes
+    of a service at once, and the driver still has a commit to finish; the JVM ends with it."""
+    if not _children.registered:
+        os.register_at_fork(after_in_child=_children.forked)
+        _children.registered = True
+    _children.ignore_sigterm = True
+    try:
+        yield
+    finally:
+        _children.ignore_sigterm = False
 
 
 @contextmanager

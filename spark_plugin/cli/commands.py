@@ -32,7 +32,7 @@ from lakemq.spark_plugin.cli.options import (
     user_errors,
 )
 from lakemq.spark_plugin.cli.status_command import export_status
-from lakemq.spark_plugin.errors import OptionError
+from lakemq.spark_plugin.errors import ExportError, OptionError
 from lakemq.spark_plugin.source.options import parse_duration_s, parse_size
 
 if TYPE_CHECKING:
@@ -123,7 +123,9 @@ class RunOptions:
     retry_timeout: Annotated[
         str, typer.Option(help="How long to retry while the broker is unavailable.")
     ] = "60s"
-    metrics: Annotated[str, typer.Option(help="HOST:PORT to serve Prometheus metrics at.")] = ""
+    metrics: Annotated[
+        str, typer.Option(help="HOST:PORT to serve Prometheus metrics and a status page at.")
+    ] = ""
 
 
 @dlq_app.callback()
@@ -263,10 +265,12 @@ def _run(settings: ExportSettings, run: RunOptions, master: str) -> None:
     from opentelemetry.metrics import get_meter
 
     from lakemq.spark_plugin.broker_reports import BrokerReports
-    from lakemq.spark_plugin.export.job.metrics import PREFIX, observe, serve_prometheus
+    from lakemq.spark_plugin.export.job.metrics import PREFIX, observe
     from lakemq.spark_plugin.export.job.run import is_known, open_exporter
     from lakemq.spark_plugin.export.job.runner import Job
-    from lakemq.spark_plugin.progress import ExportProgress, progress_bar
+    from lakemq.spark_plugin.lazy_session import LazySpark
+    from lakemq.spark_plugin.progress import ExportProgress, progress_bar, starting_spark
+    from lakemq.spark_plugin.service.server import serve
 
     pattern, console = run.topics_pattern, Console(stderr=is_json())
     shown: list[ExportProgress] = []
@@ -285,16 +289,25 @@ def _run(settings: ExportSettings, run: RunOptions, master: str) -> None:
     )
     observe(job.metrics, get_meter(PREFIX))
     if run.metrics:
-        port = serve_prometheus(job.metrics, run.metrics)
-        console.print(f"metrics at port {port}", highlight=False)
-    spark = open_session(f"lakemq export {settings.topic or pattern}", master or None)
+        port = serve(job.metrics, run.metrics)
+        console.print(f"status and metrics at port {port}", highlight=False)
+    bar = progress_bar(console)
+    spark = LazySpark(
+        lambda: open_session(f"lakemq export {settings.topic or pattern}", master or None),
+        lambda: starting_spark(console, bar),
+        job.stop,
+    )
+    _stop_on_signals(job.stop)
     try:
-        job.threads = max(1, min(4, parallelism_of(spark))) if pattern else 1
-        _stop_on_signals(job.stop)
-        with progress_bar(console) as bar:
+        with bar:
+            # Each thread of an export of many topics is a Spark job of its own.
+            job.threads = max(1, min(4, parallelism_of(spark.get()))) if pattern else 1
             job.run()
+    except ExportError:
+        if not job.stop.is_set() or job.metrics:
+            raise
     finally:
-        spark.stop()
+        spark.close()
         if is_json():
             print_json([each.totals() for each in shown])
 

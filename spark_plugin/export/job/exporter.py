@@ -67,7 +67,7 @@ class Exporter:
         landing: Landing,
         run_tasks: RunTasks,
         *,
-        parallelism: int = 2,
+        parallelism: int | Callable[[], int] = 2,
         dlq: LakeTable | None = None,
     ) -> None:
         """`landing`: tables for the rows; `dlq`: dead letters, needed unless the format is raw."""
@@ -75,7 +75,7 @@ class Exporter:
         self._landing = landing
         self._table = landing.head
         self._run_tasks = run_tasks
-        self._parallelism = parallelism
+        self._parallelism = parallelism if callable(parallelism) else lambda: parallelism
         self._folder = Folder(landing.head.location)
         self._dead = DeadLetters(dlq, pause) if dlq is not None else None
         self._dead_schema = schema_to_text(dlq.arrow_schema()) if dlq is not None else ""
@@ -384,7 +384,8 @@ class Exporter:
         )
         # A small commit gets few tasks: each costs a file for every table and partition that it
         # writes.
-        pieces = min(self._parallelism, max(1, int(size / _TASK_MIN_BYTES)))
+        pieces = max(1, int(size / _TASK_MIN_BYTES))
+        pieces = pieces if pieces == 1 else min(self._parallelism(), pieces)
         return [
             replace(
                 self._task(piece, dead_folder),

@@ -1,7 +1,7 @@
 """Metrics of exports for OpenTelemetry, read when they are collected.
 
 Instruments are made at the global meter provider, which `opentelemetry-instrument` or the program
-sets up; without one they cost nothing. `serve_prometheus` is a provider with a page of its own.
+sets up; without one they cost nothing. `service.server` is a provider with a page of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.export.job.report import CommitReport
 
 PREFIX: Final = "lakemq.export"
@@ -43,6 +42,8 @@ class ExportMetrics:
     commit_s: float = 0.0
     last_commit_s: float = 0.0
     """Time of the last commit (s since 1970); 0: there was none."""
+    error: str = ""
+    """Why the last try failed; empty since one did not."""
 
     def committed(self, report: CommitReport) -> None:
         """Add what one commit did to the totals; the lag is what was left after it."""
@@ -104,22 +105,3 @@ def _callback(
         ]
 
     return read
-
-
-def serve_prometheus(exports: Sequence[ExportMetrics], address: str) -> int:
-    """A page for Prometheus at `host:port`; the port. OptionError if it can't be."""
-    from opentelemetry.exporter.prometheus import PrometheusMetricReader
-    from opentelemetry.sdk.metrics import MeterProvider
-    from prometheus_client import CollectorRegistry, start_http_server
-
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        raise OptionError(f"--metrics is {address!r}; it takes host:port, such as 127.0.0.1:9464")
-    registry = CollectorRegistry()
-    provider = MeterProvider([PrometheusMetricReader(registry=registry)], shutdown_on_exit=False)
-    observe(exports, provider.get_meter(PREFIX))
-    try:
-        server, _ = start_http_server(int(port), host or "127.0.0.1", registry)
-    except OSError as error:
-        raise OptionError(f"--metrics {address}: {error.strerror}") from None
-    return int(server.server_port)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lakemq.plugins.native.sdk import LakeMQError, NotAuthenticated, NotAuthorized
 from lakemq.spark_plugin.access import Access
 from lakemq.spark_plugin.errors import NoTable, OptionError, SparkPluginError, TableError
 from lakemq.spark_plugin.export.decoding.column_types import META, Evolve
@@ -32,9 +33,10 @@ from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable
 from lakemq.spark_plugin.export.tables.target import LEDGER, Target
 from lakemq.spark_plugin.export.upserting.key import check_key
 from lakemq.spark_plugin.export.upserting.upsert_table import UpsertTable
+from lakemq.spark_plugin.lazy_session import LazySpark
 from lakemq.spark_plugin.session import parallelism_of
+from lakemq.spark_plugin.source.broker_reader import client_of, read_arrow, view_of
 from lakemq.spark_plugin.source.broker_reader import open_client as connect
-from lakemq.spark_plugin.source.broker_reader import view_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,10 +46,35 @@ if TYPE_CHECKING:
 _ANONYMOUS = Access()
 
 
-def open_exporter(spark: SparkSession, settings: ExportSettings) -> Exporter:
-    """An exporter whose tasks run in Spark's executors."""
-    run = partial(run_tasks, spark, settings.access)
-    return make_exporter(settings, run, parallelism_of(spark), _query(spark, settings))
+def open_exporter(spark: SparkSession | LazySpark, settings: ExportSettings) -> Exporter:
+    """An exporter whose tasks run in Spark's executors. A lazy session starts with the first of
+    them, after one record was read here."""
+    if not isinstance(spark, LazySpark):
+        run = partial(run_tasks, spark, settings.access)
+        return make_exporter(settings, run, parallelism_of(spark), _query(spark, settings))
+    query = _query(spark.get(), settings) if settings.sql else None
+
+    def run_lazily(tasks: Sequence[WriteTask]) -> list[TaskResult]:
+        if not spark.is_started:
+            check_readable(settings, tasks)
+        return run_tasks(spark.get(), settings.access, tasks)
+
+    return make_exporter(settings, run_lazily, lambda: parallelism_of(spark.get()), query)
+
+
+def check_readable(settings: ExportSettings, tasks: Sequence[WriteTask]) -> None:
+    """Raises NotAuthorized or NotAuthenticated where the topic may not be read. All else that can
+    be wrong with records is for the tasks."""
+    client = client_of(settings.bootstrap, settings.access)
+    with contextlib.suppress(SparkPluginError):
+        try:
+            first = read_arrow(
+                client, tasks[0].offsets, columns=("offset",), fetch_bytes=1, retry_timeout_s=1.0
+            )
+            next(first, None)
+        except LakeMQError as error:
+            if isinstance(error, NotAuthorized | NotAuthenticated):
+                raise
 
 
 def _query(spark: SparkSession, settings: ExportSettings) -> SqlQuery | None:
@@ -57,7 +84,10 @@ def _query(spark: SparkSession, settings: ExportSettings) -> SqlQuery | None:
 
 
 def make_exporter(
-    settings: ExportSettings, run: RunTasks, parallelism: int = 2, query: SqlQuery | None = None
+    settings: ExportSettings,
+    run: RunTasks,
+    parallelism: int | Callable[[], int] = 2,
+    query: SqlQuery | None = None,
 ) -> Exporter:
     """An exporter with its tables open, created if absent."""
     schema = query.schema if query is not None else decoded_schema(settings)
@@ -77,7 +107,10 @@ def make_exporter(
 
 
 def _make_routed(
-    settings: ExportSettings, run: RunTasks, schema: pa.Schema, parallelism: int
+    settings: ExportSettings,
+    run: RunTasks,
+    schema: pa.Schema,
+    parallelism: int | Callable[[], int],
 ) -> Exporter:
     """Tables of routes are opened as they come."""
     check_route_column(settings.route_by, schema)

@@ -135,6 +135,7 @@ class Job:
                 self.metrics.append(ExportMetrics(its.topic, its.export_id))
             self.left_out[its.topic] = error
             self._metrics_of(its.topic).failures += 1
+            self._metrics_of(its.topic).error = str(error)
         else:
             self.left_out.pop(its.topic, None)
 
@@ -161,6 +162,7 @@ class Job:
         """One commit of one topic."""
         try:
             report = running.exporter.step()
+            running.metrics.error = ""
             running.more = report is not None and report.more
             if report is not None:
                 running.metrics.committed(report)
@@ -175,8 +177,15 @@ class Job:
             self._failed(running, error)
 
     def _failed(self, running: Running, error: Exception) -> None:
-        running.metrics.failures += 1
         running.more = False
+        if self.stop.is_set() and not isinstance(error, ExportFenced):
+            # Who stops a service may end Spark's processes with it: nothing was committed.
+            _log.warning(
+                "%s: stopped, and a commit was given up: %s", running.settings.topic, error
+            )
+            return
+        running.metrics.failures += 1
+        running.metrics.error = str(error)
         if not self.pattern:
             raise error
         if self.settings.trigger_s is None or isinstance(error, ExportFenced):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,30 @@ def command(*arguments, **environment):
     )
 
 
+def until_stopped(*arguments):
+    """An export that runs on, until all of its processes get SIGTERM after its second commit, as
+    service managers send it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lakemq", "export", *arguments, "--trigger", "1s"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        start_new_session=True,
+    )
+    try:
+        lines = []
+        while not lines or "commit 2: " not in lines[-1]:
+            lines.append(process.stdout.readline())
+            assert lines[-1], f"ended early: {lines}"
+        os.killpg(process.pid, signal.SIGTERM)
+        more, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, "".join(lines) + more, errors
+
+
 def test_the_command_decodes_json_and_keeps_bad_rows(node, client, tmp_path: Path):
     client.create_topic("air", partitions=2)
     send(client, "air", 100)
@@ -106,12 +131,10 @@ def test_the_command_decodes_json_and_keeps_bad_rows(node, client, tmp_path: Pat
         "--format", "json", "--schema", "n bigint, room string", "--commit-rows", "150",
         "--master", "local[2]",
     ]  # fmt: skip
-    first = command(*arguments)
-    assert first.returncode == 0, first.stderr
-    assert first.stderr == ""
-    assert "commit 2: " in first.stdout
-    assert "caught up: 202 records" in first.stdout
-    assert "2 of them dead letters" in first.stdout
+    code, said, errors = until_stopped(*arguments)
+    assert (code, errors) == (0, ""), said
+    assert said.startswith("starting Spark\n")
+    assert "2 dead letters" in said
 
     rows = read_table(Target("delta", str(table)))
     assert places(rows) == sorted((p, n) for p in range(2) for n in range(100))
@@ -159,11 +182,30 @@ def test_the_command_takes_many_topics_a_query_and_bounds(
     answer = CliRunner().invoke(commands.export_app, arguments)
     assert answer.exit_code == 0, answer.output
     assert answer.stderr == ""
-    assert "metrics at port" in answer.stdout
+    assert "status and metrics at port" in answer.stdout
     for name in ("hall.a", "hall.b"):
         assert f"{name}: caught up: 80 records read, 40 result rows" in answer.stdout
         rows = read_table(Target("delta", str(tmp_path / name)))
         assert places(rows) == [(p, n) for p in range(2) for n in range(0, 40, 2)]
+
+
+def test_what_the_broker_refuses_is_said_before_spark_starts(node, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(session, "open_session", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(commands, "_stop_on_signals", lambda _: None)
+    arguments = ["--bootstrap", node.native, "--to", "delta", "--path", str(tmp_path / "d")]
+    answer = CliRunner().invoke(commands.export_app, [*arguments, "--topic", "nowhere"])
+    assert answer.exit_code != 0 and answer.stderr.count("\n") == 1, answer.output
+    assert answer.stderr.startswith(f"lakemq: unknown topic nowhere at {node.native}")
+
+
+def test_a_topic_without_records_needs_no_spark(node, client, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(session, "open_session", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(commands, "_stop_on_signals", lambda _: None)
+    client.create_topic("empty")
+    arguments = ["--bootstrap", node.native, "--to", "delta", "--path", str(tmp_path / "d")]
+    answer = CliRunner().invoke(commands.export_app, [*arguments, "--topic", "empty"])
+    assert answer.exit_code == 0, answer.output
+    assert "empty: caught up: 0 records" in answer.stdout
 
 
 def test_without_java_the_command_says_what_to_do(node, tmp_path: Path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import urllib.error
 import urllib.request
 from dataclasses import replace
 
@@ -17,12 +19,13 @@ from lakemq.spark_plugin.cli.broker_access import access_of
 from lakemq.spark_plugin.errors import DataLossError, OptionError
 from lakemq.spark_plugin.export.job import runner, write_task
 from lakemq.spark_plugin.export.job.bounds import bounded, parse_bound
-from lakemq.spark_plugin.export.job.metrics import ExportMetrics, observe, serve_prometheus
+from lakemq.spark_plugin.export.job.metrics import ExportMetrics, observe
 from lakemq.spark_plugin.export.job.run import is_known, make_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
 from lakemq.spark_plugin.export.job.write_task import WriteTask
 from lakemq.spark_plugin.export.routing.topics import matching, settings_of
 from lakemq.spark_plugin.export.tables.target import Target
+from lakemq.spark_plugin.service.server import serve
 from tests.support.spark.lake_tables import FORMATS, places, read_table, target_in
 
 
@@ -314,7 +317,7 @@ def test_metrics_are_read_by_opentelemetry_and_by_prometheus():
     reader = InMemoryMetricReader()
     exports = []
     observe(exports, MeterProvider([reader], shutdown_on_exit=False).get_meter("m"))
-    port = serve_prometheus(exports, "127.0.0.1:0")
+    port = serve(exports, "127.0.0.1:0")
     exports.append(ExportMetrics("t", "e", rows=5, lag=3, commit_s=0.5))
     data = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
     found = {each.name: each.data.data_points[0] for each in data}
@@ -326,7 +329,28 @@ def test_metrics_are_read_by_opentelemetry_and_by_prometheus():
     assert re.search(r'^lakemq_export_rows_total\{.*topic="t".*\} 5', text, re.MULTILINE)
     assert re.search(r"^lakemq_export_lag\{.*\} 3", text, re.MULTILINE)
     with pytest.raises(OptionError, match="takes host:port"):
-        serve_prometheus(exports, "here")
+        serve(exports, "here")
+
+
+def get(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_a_running_export_has_a_status_page():
+    exports = [ExportMetrics("<t>", "e", rows=5000, lag=3, last_commit_s=1.0)]
+    port = serve(exports, "127.0.0.1:0")
+    code, text = get(port, "/")
+    assert code == 200 and "<td>&lt;t&gt;<td>e<td>5,000<td>3" in text and "s ago" in text
+    (found,) = json.loads(get(port, "/status")[1])
+    assert (found["topic"], found["rows"], found["error"]) == ("<t>", 5000, None)
+    assert get(port, "/healthz") == (200, "ok\n")
+    exports[0].error = "the broker is away"
+    assert get(port, "/healthz") == (503, "<t>: the broker is away\n")
+    assert get(port, "/status/x")[0] == 404
 
 
 # -- access

@@ -1,0 +1,1 @@
+"""What a running export shows over HTTP."""
