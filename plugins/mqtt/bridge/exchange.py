@@ -72,6 +72,7 @@ class Exchange:
     async def connect(self, *, bridge_flag: bool) -> None:
         """One connection; it always ends with an error. Raises LakeMQError, FlagRefused."""
         await self._receiver.settled()  # so that no answer of the last link goes to this one
+        self._receiver.take()
         state = self._state
         link = Link(state.settings, state.client_id, self._password, self)
         cancelled = True
@@ -197,6 +198,7 @@ class Exchange:
         """See `Peer`."""
         # What a process that stood still finds in its socket was sent to its successor again.
         if not self._owns():
+            self._receiver.take_no_more()
             self._drop(_NOT_OURS)
             return
         await self._receiver.publish_came(name, payload, qos, packet_id, again=again, retain=retain)

@@ -1,5 +1,8 @@
-"""Stores what comes from the remote broker, and tells when it is durable. Edge: awaits the
-broker's futures.
+"""Stores what comes from the remote broker, in its order, and tells when it is durable. Edge:
+awaits the broker's futures.
+
+One append is under way at a time; what comes meanwhile is gathered for the next. So nothing is
+stored before an earlier publish that was refused for now, and comes again on the next connection.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ _log = logging.getLogger(__name__)
 
 _ROW_BYTES: Final = 256
 """What a record costs beside its payload, about."""
+_APPEND_BYTES: Final = 256 * 1024
+"""Of one append, about: it makes one batch a partition, which is stored or refused as a whole."""
 
 
 class _Row(NamedTuple):
@@ -52,7 +57,12 @@ class Receiver:
         self._inbox = inbox
         self._link_name = link_name
         self._client_id = client_id
-        self._turn: dict[str, list[_Row]] = {}
+        self._gathered: dict[str, list[_Row]] = {}
+        """By topic: what the next append stores."""
+        self._appends = 0
+        """Topics of the append that is under way."""
+        self._takes = True
+        """Whether publishes of the present connection are stored."""
         self._room = asyncio.Event()
         self._stored = asyncio.Event()
         self.answer: Callable[[Answer], None] = lambda _: None
@@ -71,6 +81,8 @@ class Receiver:
     ) -> None:
         """A PUBLISH of the remote broker: store it unless it was seen. Waits while too much is
         being stored, which stops reading from the socket."""
+        if not self._takes:
+            return
         inbox, answer = self._inbox, Answer(qos, packet_id)
         if inbox.seen(answer, again=again):
             # One that is still being stored is answered when it is durable.
@@ -84,18 +96,34 @@ class Receiver:
             self._settle(arrival, None)
             return
         headers = incoming_headers(self._link_name, self._client_id, qos, packet_id, retain=retain)
-        # One append a topic and turn of the loop, however many publishes came.
-        if not self._turn:
+        # One append a topic and turn of the loop at least, however many publishes came.
+        if not self._gathered:
             asyncio.get_running_loop().call_soon(self._append)
         row = _Row(arrival, target.name.encode(), payload, headers)
-        self._turn.setdefault(target.topic, []).append(row)
+        self._gathered.setdefault(target.topic, []).append(row)
         while inbox.full:
             self._room.clear()
             await self._room.wait()
 
+    def take(self) -> None:
+        """Store what comes from now on: a connection begins."""
+        self._takes = True
+
+    def take_no_more(self) -> None:
+        """Of this connection, as a publish of it was not taken: those behind it, which are in a
+        buffer perhaps, must not be stored before it. It comes again, and so do they."""
+        self._takes = False
+        gathered, self._gathered = self._gathered, {}
+        for rows in gathered.values():
+            for row in rows:
+                self._inbox.failed(row.arrival)
+
     def _append(self) -> None:
-        turn, self._turn = self._turn, {}
-        for topic, rows in turn.items():
+        if self._appends:
+            return
+        rows_of = {topic: self._first_of(topic) for topic in list(self._gathered)}
+        self._appends = len(rows_of)
+        for topic, rows in rows_of.items():
             columns = Columns(
                 [row.value for row in rows],
                 [row.key for row in rows],
@@ -108,6 +136,16 @@ class Receiver:
             else:
                 future.add_done_callback(functools.partial(self._appended, topic, rows))
 
+    def _first_of(self, topic: str) -> list[_Row]:
+        """Gathered rows that make one append; the others wait for the next."""
+        rows, size = self._gathered.pop(topic), 0
+        for number, row in enumerate(rows):
+            size += row.arrival.size_bytes + len(row.key)
+            if number and size > _APPEND_BYTES:
+                self._gathered[topic] = rows[number:]
+                return rows[:number]
+        return rows
+
     def _appended(
         self, topic: str, rows: list[_Row], future: asyncio.Future[list[Placed | LakeMQError]]
     ) -> None:
@@ -118,6 +156,7 @@ class Receiver:
             self._outcomes(topic, rows, outcome)
 
     def _outcomes(self, topic: str, rows: list[_Row], outcomes: list[Placed | LakeMQError]) -> None:
+        why = ""
         for row, outcome in zip(rows, outcomes, strict=True):
             if isinstance(outcome, Placed):
                 self._settle(row.arrival, (topic, outcome.partition, outcome.offset))
@@ -133,7 +172,13 @@ class Receiver:
                 self._settle(row.arrival, None)
             else:
                 self._inbox.failed(row.arrival)
-                self.failed(f"a publish could not be stored: {outcome}")
+                why = why or f"a publish could not be stored: {outcome}"
+        if why:
+            self.take_no_more()
+            self.failed(why)
+        self._appends -= 1
+        if self._gathered and not self._appends:
+            asyncio.get_running_loop().call_soon(self._append)
         self._stored.set()
         if not self._inbox.full:
             self._room.set()
