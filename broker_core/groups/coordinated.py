@@ -66,13 +66,21 @@ class CoordinatedGroups:
         """As `Resident.serve`."""
         now_ms = monotonic_ms()
         self.offsets.take(state, now_ms)
-        held = leadership(self._broker.topic(OFFSETS_TOPIC), partition)
         # Where no other node has a copy none has coordinated the groups: members have noticed the
         # end of this node's former process, and hold nothing.
-        shared = epoch > 0 and len(held.replicas) > 1
-        until_ms = now_ms + self.settings.session_timeout_ms if shared else None
+        waits = epoch > 0 and self._has_copies(partition)
+        until_ms = now_ms + self.settings.session_timeout_ms if waits else None
         self._terms[partition] = _Term(epoch << FIRST_EPOCH_BITS, until_ms)
         self._served()
+
+    def _has_copies(self, partition: int) -> bool:
+        held = leadership(self._broker.topic(OFFSETS_TOPIC), partition)
+        return len(held.replicas) > 1
+
+    def is_shared(self, name: str) -> bool:
+        """Whether another node may coordinate the group next, and would wait for its members."""
+        partition = self.offsets.partition_of(name)
+        return partition is not None and self._has_copies(partition)
 
     def drop(self, partition: int) -> None:
         """As `Resident.drop`."""

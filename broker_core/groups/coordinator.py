@@ -18,6 +18,7 @@ A coordinator that takes over from another node knows committed offsets, not mem
   so it ends before anything is given to others.
 - A member tells in which epochs its partitions were given as long as its lease lasts. It is then
   their only owner: no coordinator since has waited to the end of its time, or it would not last.
+  One that was told by a coordinator that is `alone` tells none: the next one may not have waited.
 - Epochs begin behind those of all coordinators before (`FIRST_EPOCH_BITS`): commits of members that
   did not come back in time are refused.
 """

@@ -141,6 +141,7 @@ class GroupMembers:
             ),
             session_timeout_ms=member.session_timeout_ms,
             takeover_ms=settings.session_timeout_ms,
+            alone=not self._groups.is_shared(group),
         )
 
 

@@ -59,7 +59,7 @@ class Heartbeat:
     """0: `GroupSettings.rebalance_timeout_ms`."""
     claims: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Those of `holds` that were given to it by this coordinator or the one before, with the epoch
-    in which they were: its lease lasts."""
+    in which they were: its lease lasts, and the newest answer did not say `alone`."""
 
 
 class AssignedPartition(NamedTuple):
@@ -90,6 +90,9 @@ class MemberAssignment:
     takeover_ms: int
     """A new coordinator waits so long for members of the former one: no member hands out records
     for longer without an answer."""
+    alone: bool = False
+    """No coordinator after this one waits, as no other node has a copy of the group's offsets now:
+    a member that is told so makes no `claims`."""
 
 
 class OffsetToCommit(NamedTuple):

@@ -43,6 +43,7 @@ def assignment_message(told: MemberAssignment) -> pb.GroupAssignment:
         heartbeat_interval_ms=told.heartbeat_interval_ms,
         session_timeout_ms=told.session_timeout_ms,
         takeover_ms=told.takeover_ms,
+        alone=told.alone,
     )
 
 

@@ -929,6 +929,7 @@ class GroupAssignment(_message.Message):
     SESSION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     TAKEOVER_MS_FIELD_NUMBER: _builtins.int
+    ALONE_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     member_epoch: _builtins.int
     """commits carry it"""
@@ -941,6 +942,10 @@ class GroupAssignment(_message.Message):
     """what holds for this member"""
     takeover_ms: _builtins.int
     """a new coordinator waits so long for members of the former one: leases"""
+    alone: _builtins.bool
+    """are not longer
+    no coordinator after this one waits, as no other node has a copy of the
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupPartition]:
         """all of them"""
@@ -961,10 +966,11 @@ class GroupAssignment(_message.Message):
         session_timeout_ms: _builtins.int = ...,
         error: Global___Error | None = ...,
         takeover_ms: _builtins.int = ...,
+        alone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "heartbeat_interval_ms", b"heartbeat_interval_ms", "member_epoch", b"member_epoch", "member_id", b"member_id", "partitions", b"partitions", "revision", b"revision", "sequence", b"sequence", "session_timeout_ms", b"session_timeout_ms", "takeover_ms", b"takeover_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "error", b"error", "heartbeat_interval_ms", b"heartbeat_interval_ms", "member_epoch", b"member_epoch", "member_id", b"member_id", "partitions", b"partitions", "revision", b"revision", "sequence", b"sequence", "session_timeout_ms", b"session_timeout_ms", "takeover_ms", b"takeover_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -133,6 +133,7 @@ async def test_a_group_divides_commits_and_ends(tmp_path: Path) -> None:
         ann, bob = Member(broker, "ann"), Member(broker, "bob")
         told = await ann.beat(joining=True)
         assert told.session_timeout_ms == told.takeover_ms == 1_000
+        assert told.alone, "no other node has a copy of the group's offsets"
         assert told.heartbeat_interval_ms == 200
         assert ann.places == set(INPUT)
         await groups.commit(ann.commit({INPUT[0]: 5, INPUT[1]: 7}), principal=ANONYMOUS)

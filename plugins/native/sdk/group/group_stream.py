@@ -200,6 +200,7 @@ class GroupStream:
                 TopicPartition(at.topic, at.partition): Grant(at.epoch, at.committed_offset)
                 for at in answer.partitions
             },
+            answer.alone,
         )
         if self.membership.version != version:
             self._on_change()

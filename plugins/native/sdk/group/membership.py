@@ -74,6 +74,8 @@ class Membership:
         self._answered = 0
         """The newest heartbeat that was answered."""
         self._revision = 0
+        self._alone = False
+        """No coordinator after this one waits for its members."""
         self._sent_ms: dict[int, float] = {}
         self._given: dict[TopicPartition, Grant] = {}
         self._held: dict[TopicPartition, Grant] = {}
@@ -98,6 +100,10 @@ class Membership:
             for place, grant in self._held.items()
             if now_ms < self.lease_until_ms and self._given.get(place) == grant
         }
+        # It may be another one's by now: a coordinator that is alone is started again and gives it
+        # away at once, before there is a second node that takes over from it.
+        if self._alone:
+            claims = {}
         return Beat(
             self.member_id, self._sequence, not self._joined, self._revision,
             frozenset(self._held), claims,
@@ -120,8 +126,10 @@ class Membership:
         revision: int,
         sequence: int,
         given: Mapping[TopicPartition, Grant],
+        alone: bool = False,
     ) -> None:
-        """The coordinator's answer to heartbeat `sequence`, or its word in between."""
+        """The coordinator's answer to heartbeat `sequence`, or its word in between. `alone`: none
+        after it waits for its members."""
         if member_id != self.member_id:
             return
         self._answered = max(self._answered, sequence)
@@ -141,6 +149,7 @@ class Membership:
             return
         self.version += revision > self._revision
         self._joined = True
+        self._alone = alone
         self._revision = revision
         self.epoch = epoch
         self._given = dict(given)

@@ -45,6 +45,8 @@ class World:
         self.faults = True
         self.takeover_ms = SESSION_MS
         """How long a new coordinator waits for members of the former one."""
+        self.forgets_alone = False
+        """Members are not told that a coordinator is alone."""
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self.broker = Broker(self)
@@ -91,6 +93,8 @@ class Broker:
         self.busy_until = 0
         self.life = 0
         self.leader_epoch = 0
+        self.shared = False
+        """Whether other nodes have copies: only then another one coordinates, and waits."""
         self.coordinator: GroupCoordinator
         self.group: ConsumerGroup
         self.restart()
@@ -102,7 +106,9 @@ class Broker:
         self.group = self.coordinator.group("g", first_epoch, takeover_until_ms)
 
     def fail_over(self, gap_ms: int) -> None:
-        """Another node coordinates the group, from `gap_ms` on."""
+        """Another node coordinates the group, from `gap_ms` on; one that had no copy until now
+        perhaps, of which no member has heard."""
+        self.shared = True
         self.leader_epoch += 1
         self.busy_until = self.world.now + gap_ms
         self.restart(self.busy_until + self.world.takeover_ms)
@@ -171,8 +177,9 @@ class Broker:
         told: Assignment,
         grants: dict[TopicPartition, Grant],
     ) -> None:
+        alone = not self.shared and not self.world.forgets_alone
         self.answer(
-            lambda: client.told(member_id, told.epoch, told.revision, told.sequence, grants)
+            lambda: client.told(member_id, told.epoch, told.revision, told.sequence, grants, alone)
         )
 
     def commit(
@@ -360,6 +367,17 @@ def take_over(world: World, living: list[Client]) -> None:
             each.unheard_until = world.broker.busy_until + world.dice.randrange(4000)
 
 
+def start_again(world: World, living: list[Client]) -> None:
+    if world.broker.shared:
+        take_over(world, living)  # it leads in a new epoch, and waits
+    elif not any(world.now < each.paused_until for each in living):
+        # A process that is frozen while the broker restarts does not see its stream break: the
+        # one case that is not covered, and docs/formats/native.md says so.
+        world.broker.restart()
+        for each in living:  # their streams break before anybody can join again
+            each.membership.disconnected()
+
+
 def end(world: World, victim: Client, kind: str) -> None:
     """Of a member's process; another one comes in its place."""
     dice = world.dice
@@ -381,12 +399,8 @@ def fault(world: World) -> None:
         new_client(world)
     elif kind == "stall":
         world.broker.busy_until = world.now + dice.randrange(100, 8000)
-    elif kind == "restart" and not any(world.now < each.paused_until for each in living):
-        # A process that is frozen while the broker restarts does not see its stream break: the
-        # one case that is not covered, and docs/formats/native.md says so.
-        world.broker.restart()
-        for each in living:  # their streams break before anybody can join again
-            each.membership.disconnected()
+    elif kind == "restart":
+        start_again(world, living)
     elif kind == "failover":
         take_over(world, living)
     elif kind == "grow" and world.broker.partitions["a"] < 7:
@@ -414,9 +428,10 @@ def settled(world: World) -> None:
     assert {at: world.broker.committed.get(at) for at in wanted} == dict.fromkeys(wanted, RECORDS)
 
 
-def simulate(seed: int, takeover_ms: int = SESSION_MS) -> World:
+def simulate(seed: int, takeover_ms: int = SESSION_MS, *, forgets_alone: bool = False) -> World:
     world = World(seed)
     world.takeover_ms = takeover_ms
+    world.forgets_alone = forgets_alone
     for _ in range(3):
         new_client(world)
     world.broker.tick()
@@ -468,3 +483,41 @@ def test_a_coordinator_that_does_not_wait_for_members_is_noticed() -> None:
         return False
 
     assert any(map(breaks, range(20)))
+
+
+def test_what_a_coordinator_gave_that_is_alone_is_not_claimed() -> None:
+    """It is started again and gives the partition to another member at once; then another node
+    takes over, which waits for members, and hears the first one only. Seeds 897 and 1960 did."""
+    place = TopicPartition("a", 0)
+
+    def told(member: Membership, tells: Tells, *, alone: bool) -> None:
+        one = tells[member.member_id]
+        given = {at: Grant(epoch, -1) for at, epoch in one.partitions.items()}
+        member.told(member.member_id, one.epoch, one.revision, one.sequence, given, alone)
+        member.taken(member.changes().assigned)
+
+    def heard(group: ConsumerGroup, beat: Beat, now_ms: int) -> Tells:
+        return group.heartbeat(
+            Heartbeat(
+                beat.member_id, beat.sequence, beat.joining, frozenset({"a"}), beat.holds,
+                beat.revision, "", SESSION_MS, REBALANCE_MS, beat.claims,
+            ),
+            {"a": 1}, now_ms,
+        )  # fmt: skip
+
+    first, second = Membership("first", SESSION_MS), Membership("second", SESSION_MS)
+    group = ConsumerGroup("g")
+    told(first, heard(group, first.beat(0), 0), alone=True)
+    assert first.may_hand_out(place, 10)
+    again = ConsumerGroup("g", 1 << FIRST_EPOCH_BITS)  # the same node's, which waits for nobody
+    told(second, heard(again, second.beat(100), 100), alone=True)
+    assert second.may_hand_out(place, 110)
+    other = ConsumerGroup("g", 2 << FIRST_EPOCH_BITS, 200 + SESSION_MS)
+    with pytest.raises(UnknownMember):
+        heard(other, first.beat(200), 200)
+
+    # One that has heard of a second node with a copy may come back to that.
+    told(second, heard(again, second.beat(150), 150), alone=False)
+    assert heard(other, second.beat(200), 200)["second"].partitions == {
+        place: second.held[place].epoch
+    }
