@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import LakeMQError, Unavailable
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.state.residents import Residents
@@ -24,6 +26,7 @@ from lakemq.plugins.mqtt.homes.table import (
     GATHER_MS,
     LET_GO_MS,
     NOT_KEPT,
+    UNKEPT_MS,
     Ask,
     Claim,
     Entry,
@@ -40,12 +43,17 @@ TOPIC: Final = "__mqtt_homes"
 PARTITIONS: Final = 32
 ADOPTED_AT_ONCE: Final = 500
 """Sessions of nodes that are gone that one partition takes in a second."""
-_ASK_AGAIN_S: Final = 1.0
+_ASK_AGAIN_FIRST_MS: Final = 20
+_ASK_AGAIN_MAX_MS: Final = 1_000
+_ANSWER_S: Final = 1.5 * LET_GO_MS / 1000
+"""What is not decided by then of some claims is to be claimed again: others do not wait for it."""
 _OWNED_S: Final = 1.0
 _UNREACHED_MS: Final = 1_000
 """How long a new home waits for a node that it does not reach, and that may be alive."""
 _ASKS_MAX: Final = 30
 """How often an owner that does not answer is told to let go."""
+
+_rng: Final = random.Random()
 
 Question = Callable[[str, bytes, float], Awaitable[bytes]]
 """Asks a node, this one too: node, request, seconds."""
@@ -221,7 +229,8 @@ class Home:
             place.waiting[place.table.claim(one, now_ms)] = future
             futures.append(future)
         self._carry_out(place)
-        return await asyncio.gather(*futures)
+        done, _ = await asyncio.wait(futures, timeout=_ANSWER_S)
+        return [each.result() if each in done else Outcome(Code.FAILED) for each in futures]
 
     def _carry_out(self, place: _Place) -> None:
         """Do what the table has decided."""
@@ -243,6 +252,7 @@ class Home:
         for node, some in asks.items():
             self._begin(self._let_go(place, node, some))
             self._later(LET_GO_MS, place)
+            self._later(UNKEPT_MS, place)
 
     async def _read(self, granted: Granted, future: asyncio.Future[Outcome]) -> None:
         """Answer with what is kept of the session."""
@@ -263,6 +273,7 @@ class Home:
         though the sessions be granted by then."""
         rows = [Asked(one.client_id, one.epoch, one.ends) for one in asks]
         states: Sequence[bytes | None] = [None] * len(rows)
+        backoff = Backoff(_ASK_AGAIN_FIRST_MS, _ASK_AGAIN_MAX_MS, _rng.random)
         for _ in range(_ASKS_MAX):
             if self._lives().get(node) != asks[0].owner.life:
                 break
@@ -272,7 +283,7 @@ class Home:
                 break
             except (LakeMQError, BadSnapshot) as error:
                 _log.info("%s does not let go of %d session(s) yet: %s", node, len(rows), error)
-                await asyncio.sleep(_ASK_AGAIN_S)
+                await asyncio.sleep(backoff.next_s())
         for one, state in zip(asks, states, strict=True):
             place.table.let_go(one.client_id, one.epoch, state)
         self._carry_out(place)

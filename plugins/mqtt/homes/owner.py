@@ -16,7 +16,7 @@ from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import LakeMQError, Unavailable
 from lakemq.broker_core.api.limits.user_shares import owner_of
 from lakemq.plugins.mqtt.homes import frames, moving
-from lakemq.plugins.mqtt.homes.frames import Code, Kind, Outcome, Saved
+from lakemq.plugins.mqtt.homes.frames import Asked, Code, Kind, Outcome, Saved
 from lakemq.plugins.mqtt.homes.moving import Arriving
 from lakemq.plugins.mqtt.homes.table import Claim, Known, Owned, Owner
 from lakemq.plugins.mqtt.routing.hub import Hub
@@ -38,6 +38,8 @@ LET_IN_S: Final = 5.0
 _CALL_S: Final = 3.0
 _STATE_MAX_BYTES: Final = 3 * 1024 * 1024
 """Of a session: more fits no message between nodes."""
+_KEPT_S: Final = 0.7
+"""How long what is let go of may wait for its home to keep it; then the home asks again."""
 _SETTLE_S: Final = 0.3
 """How long what is let go of may wait for QoS 2 publishes that are being stored."""
 _HOME_KNOWN_S: Final = 0.3
@@ -97,6 +99,8 @@ class SessionOwner:
         """None: no home has asked yet."""
         self._parted: dict[str, int] = {}
         """Sessions that were to be let go of while they were being claimed -> the epoch."""
+        self._unkept: set[str] = set()
+        """Sessions of before nodes shared them, which no home keeps yet."""
         self._claiming: dict[str, int] = {}
         """How many claims of a client are under way."""
 
@@ -350,7 +354,7 @@ class SessionOwner:
             if one.client_id in self._claiming:
                 self._parted[one.client_id] = max(one.epoch, self._parted.get(one.client_id, 0))
         sessions = [moving.part(self._hub, one, self._now_ms()) for one in asked]
-        self._after()
+        await self._until_kept(asked, sessions)
         end = asyncio.get_running_loop().time() + _SETTLE_S
         while not all(one is None or moving.is_settled(one) for one in sessions):
             if asyncio.get_running_loop().time() > end:
@@ -363,6 +367,23 @@ class SessionOwner:
             states.append(state if state is None or len(state) <= _STATE_MAX_BYTES else None)
         self.on_kept([one.client_id for one in asked])
         return frames.states_bytes(states)
+
+    async def _until_kept(self, asked: Sequence[Asked], sessions: Sequence[Session | None]) -> None:
+        """What was promised before nodes shared sessions is in this node's memory alone, and would
+        be lost with an answer that is. Raises Unavailable if its home can't keep it now."""
+        waiting = []
+        for one, session in zip(asked, sessions, strict=True):
+            if session is not None and session.durable and one.client_id in self._unkept:
+                session.epoch = session.epoch or one.epoch
+                waiting.append(session)
+                if self._hub.ledger is not None:
+                    self._hub.ledger.schedule_write(one.client_id)
+        self._after()
+        end = asyncio.get_running_loop().time() + _KEPT_S
+        while any(one.client_id in self._unkept for one in waiting):
+            if asyncio.get_running_loop().time() > end:
+                raise Unavailable("sessions are not kept by their home yet; ask again")
+            await asyncio.sleep(0.005)
 
     # -- what is kept
 
@@ -440,6 +461,7 @@ class SessionOwner:
                 failed.add(one.client_id)
                 continue
             kept.append(one.client_id)
+            self._unkept.discard(one.client_id)
             if not one.alive and ended.get(one.client_id) == one.epoch:
                 del ended[one.client_id]
             if code is Code.STALE and session is not None and session.epoch == one.epoch:
@@ -474,6 +496,11 @@ class SessionOwner:
         self._hub.counters.sessions_left += moving.left_behind(self._hub, known, self._now_ms())
         self.on_kept([one.client_id for one in known if not one.epoch])
         self._after()
+
+    def begin(self) -> None:
+        """Nodes share sessions from now on."""
+        self._unkept = {one.client_id for one in self._hub.sessions.values() if not one.epoch}
+        self._begin(self.announce(all_of_them=False))
 
     async def announce(self, *, all_of_them: bool) -> None:
         """Tell homes what this node owns, unless they know: what it had before nodes shared

@@ -97,7 +97,7 @@ class SharedSessions(ChannelEvents):
 
     def _activate(self) -> None:
         self._hub.ended = {}
-        self._begin(self.owner.announce(all_of_them=False))
+        self.owner.begin()
 
     def _topic_changed(self, name: str, topic: TopicInfo | None) -> None:
         if name == TOPIC and topic is not None and not self.active:

@@ -23,6 +23,8 @@ EPOCH_BITS: Final = 32
 """An epoch is the leader epoch of the partition, and below it a number of the home's own."""
 LET_GO_MS: Final = 500
 """How long an owner may take to let go. Then the session goes on from what was kept of it."""
+UNKEPT_MS: Final = 5_000
+"""The same where nothing is kept of it: longer than it takes to notice that a node is gone."""
 GATHER_MS: Final = 3_000
 """How long a new home waits for live nodes to say what they own."""
 ORPHAN_MS: Final = 30_000
@@ -187,11 +189,17 @@ class HomeTable:
             elif (entry.epoch, entry.owner.node) == (one.epoch, owner.node):
                 entry.owner, entry.urgent = owner, one.urgent
                 found[one.client_id] = one.epoch
-            elif not one.epoch and entry.owner == owner and entry.user == one.user:
-                found[one.client_id] = entry.epoch  # it has not heard it yet
+            elif self._has_not_heard(entry, owner, one):
+                found[one.client_id] = entry.epoch
             else:
                 found[one.client_id] = 0
         return [Known(each, told[each], epoch) for each, epoch in found.items()]
+
+    def _has_not_heard(self, entry: Entry, owner: Owner, told: Owned) -> bool:
+        """Whether the node owns the session, and its epoch is on the way to it. Where something is
+        kept it may have older things in memory than that: it had lost the session meanwhile."""
+        first = not told.epoch or entry.offset == NOT_KEPT
+        return first and entry.owner == owner and entry.user == told.user
 
     def _is_mine(self, entry: Entry) -> bool:
         """Whether its epoch was given in this leadership: no other can be newer."""
@@ -279,9 +287,10 @@ class HomeTable:
 
     def begin_write(self, client_id: str, epoch: int, node: str, number: int) -> bool:
         """Whether a state may be written: the node owns the session in that epoch. `number`: of the
-        node's writes of this session, so that a late message undoes nothing."""
+        node's writes of this session, so that a late message undoes nothing; the newest one may
+        come again, since it was not stored."""
         entry = self.entries.get(client_id)
-        if entry is None or not self.owned_by(client_id, epoch, node) or number <= entry.number:
+        if entry is None or not self.owned_by(client_id, epoch, node) or number < entry.number:
             return False
         entry.number = number
         return True
@@ -319,8 +328,10 @@ class HomeTable:
     def tick(self, now_ms: int) -> None:
         """Grant what has waited for too long."""
         for client_id, waiting in list(self._pending.items()):
-            if now_ms >= waiting.deadline_ms:
-                self.let_go(client_id, self.entries[client_id].epoch, None)
+            entry = self.entries[client_id]
+            unkept = entry.offset == NOT_KEPT and not waiting.claim.clean
+            if now_ms >= waiting.deadline_ms + (UNKEPT_MS - LET_GO_MS if unkept else 0):
+                self.let_go(client_id, entry.epoch, None)
 
     def orphans(self, now_ms: int, count_max: int) -> list[str]:
         """Sessions that the home is to take now, since their owner is gone, `count_max` at most.

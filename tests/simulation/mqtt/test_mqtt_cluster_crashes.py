@@ -282,7 +282,7 @@ def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(seed: int) -> Run:
     found = Run(seed)
-    for pauses in (followed, history_reader, owner, partition_feed):
+    for pauses in (followed, home, history_reader, owner, partition_feed):
         pauses._rng.seed(seed)
     try:
         run_lives(found.go())

@@ -11,6 +11,7 @@ from lakemq.plugins.mqtt.homes.table import (
     LET_GO_MS,
     NOT_KEPT,
     ORPHAN_MS,
+    UNKEPT_MS,
     Ask,
     Claim,
     Decision,
@@ -90,6 +91,29 @@ def test_who_does_not_answer_is_not_waited_for() -> None:
     assert (granted(home.take()).state, home.entries["x"].owner) == (None, B)
 
 
+def test_who_has_all_there_is_of_a_session_is_waited_for() -> None:
+    home = table()
+    home.owns(A, [Owned("x", 0, ANN, False), Owned("y", 0, ANN, False)])
+    claim(home, B)
+    claim(home, B, client_id="y", clean=True)
+    home.tick(LET_GO_MS)
+    assert granted(home.take()).client_id == "y"  # it begins anew
+    home.tick(UNKEPT_MS - 1)
+    assert home.take() == []
+    home.tick(UNKEPT_MS)
+    assert granted(home.take()).client_id == "x"
+
+
+def test_what_was_kept_while_its_owner_was_asked_goes_on_from_there() -> None:
+    home = table()
+    ((_, _, epoch),) = home.owns(A, [Owned("x", 0, ANN, False)])
+    claim(home, B)
+    assert home.begin_write("x", epoch, "a", 1)
+    home.written("x", 7, urgent=False)
+    home.tick(LET_GO_MS)
+    assert granted(home.take()).offset == 7
+
+
 def test_an_owner_that_is_gone_is_not_asked() -> None:
     home = table()
     kept(home, A)
@@ -135,9 +159,10 @@ def test_as_many_sessions_as_there_may_be() -> None:
 def test_writes_count_in_the_newest_epoch_alone_and_in_order() -> None:
     home = table()
     first = kept(home, A)
-    assert not home.begin_write("x", first.epoch, "a", 1)
     assert not home.begin_write("x", first.epoch, "b", 2)
     assert home.begin_write("x", first.epoch, "a", 2)
+    assert not home.begin_write("x", first.epoch, "a", 1)
+    assert home.begin_write("x", first.epoch, "a", 2)  # it was not stored, and is tried again
     second = granted(claim(home, A, here=True))
     assert not home.begin_write("x", first.epoch, "a", 3)
     home.ended("x", first.epoch, "a")
@@ -189,6 +214,18 @@ def test_a_session_that_is_announced_twice_is_kept() -> None:
     assert home.owns(Owner("a", 2), [row]) == [Known("x", 0, 0)]  # what it kept in an earlier life
     assert home.owns(Owner("a", 2), [row._replace(epoch=epoch)]) == [Known("x", epoch, epoch)]
     assert home.entries["x"].owner == Owner("a", 2)
+
+
+def test_what_an_owner_said_before_it_claimed_again_takes_nothing_away() -> None:
+    home = table()
+    ((_, _, told),) = home.owns(A, [Owned("x", 0, ANN, False)])
+    epoch = granted(claim(home, A, here=True)).epoch
+    assert home.owns(A, [Owned("x", told, ANN, False)]) == [Known("x", told, epoch)]
+    assert home.owns(B, [Owned("x", told, ANN, False)]) == [Known("x", told, 0)]
+    assert home.begin_write("x", epoch, "a", 1)
+    home.written("x", 7, urgent=False)
+    # What is kept is newer than what a node may have from before it lost the session.
+    assert home.owns(A, [Owned("x", told, ANN, False)]) == [Known("x", told, 0)]
 
 
 def test_orphans_are_taken_with_a_will_at_once_and_else_later() -> None:
