@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import datetime
 from time import monotonic
 from types import TracebackType
@@ -24,6 +24,7 @@ from lakemq.plugins.native.sdk.arguments import (
     compression_given,
     moment_ms,
 )
+from lakemq.plugins.native.sdk.client.merging import MergedBatches
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer, ConsumerOptions
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.options import AssignOptions
@@ -107,6 +108,7 @@ class Client:
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        self._merging: weakref.WeakSet[MergedBatches] = weakref.WeakSet()
 
     @property
     def routes(self) -> Routes:
@@ -114,13 +116,15 @@ class Client:
         return self.connection.routes
 
     async def close(self) -> None:
-        """End every call, consumer, queue and producer of this client."""
+        """End every call, consumer, queue, producer and loop over `consume` of this client."""
         for consumer in list(self._consumers):
             await consumer.close()
         for queue in list(self._queues):
             await queue.close()
         for producer in list(self._producers):
             await producer.abandon()
+        for merged in list(self._merging):
+            await merged.close()
         await self.connection.close()
 
     async def __aenter__(self) -> Self:
@@ -351,7 +355,7 @@ class Client:
         follow: bool = False,
         wanted: RecordFilter | None = None,
         on_corrupt: OnCorrupt = "raise",
-    ) -> AsyncIterator[RecordBatch]:
+    ) -> AsyncGenerator[RecordBatch, None]:
         """Every stored batch that touches offsets [start, end), in order, CRC checked.
 
         Without `end`: up to the high watermark, or for ever with `follow`. The first and last batch
@@ -416,7 +420,7 @@ class Client:
         follow: bool = False,
         wanted: RecordFilter | None = None,
         on_corrupt: OnCorrupt = "skip",
-    ) -> AsyncIterator[Record]:
+    ) -> AsyncGenerator[Record, None]:
         """Records of a topic, in order within each partition; all partitions are read at once.
 
         `start`: `earliest`, `latest`, an offset or a datetime. Ends at the high watermark unless
@@ -425,9 +429,10 @@ class Client:
         """
         reader = TopicReader(topic, wanted, on_corrupt)
         starts = await consume_starts(self.connection, topic, partition, start)
-        async for number, batch in self._fetch_many(reader, starts, follow):
-            for record in reader.records(number, batch, starts[number]):
-                yield record
+        async with self._merged(reader, starts, follow) as batches:
+            async for number, batch in batches:
+                for record in reader.records(number, batch, starts[number]):
+                    yield record
 
     async def consume_from(
         self,
@@ -437,45 +442,29 @@ class Client:
         follow: bool = False,
         wanted: RecordFilter | None = None,
         on_corrupt: OnCorrupt = "skip",
-    ) -> AsyncIterator[ConsumerRecord]:
+    ) -> AsyncGenerator[ConsumerRecord, None]:
         """As `consume`, of the partitions in `starts`, each from what is given for it: an offset,
         `earliest`, `latest` or a datetime; the records know their partition."""
         reader = TopicReader(topic, wanted, on_corrupt)
         offsets = await given_starts(self.connection, topic, starts)
-        async for number, batch in self._fetch_many(reader, offsets, follow):
-            for record in reader.placed(number, batch, offsets[number]):
-                yield record
+        async with self._merged(reader, offsets, follow) as batches:
+            async for number, batch in batches:
+                for record in reader.placed(number, batch, offsets[number]):
+                    yield record
 
-    async def _fetch_many(
+    def _merged(
         self, reader: TopicReader, starts: Mapping[int, int], follow: bool
-    ) -> AsyncIterator[tuple[int, RecordBatch]]:
-        """Batches of several partitions as they arrive, a bounded number ahead of the reader."""
-        arrived: asyncio.Queue[tuple[int, RecordBatch] | None] = asyncio.Queue(4 * len(starts))
-
-        async def read(number: int, first: int) -> None:
-            try:
-                async for batch in self.fetch_batches(
+    ) -> MergedBatches:
+        """Batches of several partitions as they arrive."""
+        made = MergedBatches(
+            (
+                number,
+                self.fetch_batches(
                     reader.topic, number, first, follow=follow, wanted=reader.wanted,
                     on_corrupt=reader.on_corrupt,
-                ):  # fmt: skip
-                    await arrived.put((number, batch))
-            finally:
-                await arrived.put(None)
-
-        tasks = [asyncio.create_task(read(*each)) for each in starts.items()]
-        try:
-            ended = 0
-            while ended < len(tasks):
-                item = await arrived.get()
-                if item is not None:
-                    yield item
-                    continue
-                ended += 1
-                for task in tasks:
-                    if task.done():
-                        task.result()
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+                ),
+            )
+            for number, first in starts.items()
+        )  # fmt: skip
+        self._merging.add(made)
+        return made
