@@ -7,6 +7,7 @@ is followed, so a schema is there before, or soon after, its first value.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import random
@@ -67,6 +68,8 @@ class SchemaRegistry:
     def __init__(self, meta: MetaClient) -> None:
         self._meta = meta
         self._formats: dict[int, Format] = {}
+        self._digests: dict[int, bytes] = {}
+        """Of schemas that others were compared with."""
         self._opened: dict[tuple[str, str], Format] = {}
         """(type, text) -> schema, for some that were opened last."""
         self._by_subject: dict[str, tuple[int, ...]] = {}
@@ -231,21 +234,28 @@ class SchemaRegistry:
         """The newest version that is this schema, however either is laid out. Raises
         InvalidRequest, UnknownSchema."""
         versions = (await self.subject(subject)).versions
-        wanted = await self._open(schema_type, text)
+        wanted = await self._in_thread(_digest, await self._open(schema_type, text))
         for _, schema_id in reversed(versions):
-            found = await self._asked(self._meta.schema(schema_id), subject)
-            if found is None or found.schema_type != schema_type:
-                continue
-            if found.text == text:
-                return _info(found)
-            old = self._formats.get(schema_id)
-            try:
-                old = old or await self._open(found.schema_type, found.text)
-            except InvalidRequest:  # of an older version, which took more
-                continue
-            if await self._in_thread(_is_same, old, wanted):
-                return _info(found)
+            if await self._digest_of(schema_id) == wanted:
+                found = await self._asked(self._meta.schema(schema_id), subject)
+                if found is not None:
+                    return _info(found)
         return None
+
+    async def _digest_of(self, schema_id: int) -> bytes | None:
+        """None: it is gone, or can't be opened. Made once: a schema never changes under its id."""
+        if schema_id not in self._digests:
+            opened = self._formats.get(schema_id)
+            if opened is None:
+                found = await self._asked(self._meta.schema(schema_id), str(schema_id))
+                if found is None:
+                    return None
+                try:
+                    opened = await self._open(found.schema_type, found.text)
+                except InvalidRequest:  # of an older version, which took more
+                    return None
+            self._digests[schema_id] = await self._in_thread(_digest, opened)
+        return self._digests[schema_id]
 
     async def _open(self, schema_type: str, text: str) -> Format:
         """Raises InvalidRequest."""
@@ -395,18 +405,16 @@ def _between(
     return found
 
 
-def _is_same(one: Format, other: Format) -> bool:
-    """Whether two schemas of a type say the same."""
-    return _canonical(one) == _canonical(other)
-
-
-def _canonical(schema: Format) -> str | bytes:
+def _digest(schema: Format) -> bytes:
+    """Of what the schema says, however it is laid out."""
+    said: bytes
     if isinstance(schema, ProtobufFormat):
-        return normal(schema.file)
-    found = json.loads(schema.text) if isinstance(schema, AvroFormat) else None
-    if isinstance(schema, JsonFormat):
-        found = schema.schema
-    return json.dumps(found, sort_keys=True)
+        said = normal(schema.file)
+    else:
+        found = json.loads(schema.text) if isinstance(schema, AvroFormat) else None
+        found = schema.schema if isinstance(schema, JsonFormat) else found
+        said = json.dumps(found, sort_keys=True).encode()
+    return hashlib.sha256(type(schema).__name__.encode() + b"\0" + said).digest()
 
 
 def _why(reader: Any, writer: Any) -> Iterator[str]:

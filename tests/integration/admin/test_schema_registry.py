@@ -6,6 +6,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -245,6 +247,28 @@ def test_what_is_wrong_is_told_as_confluents_registry_does(
     assert (answer.status, answer.json["error_code"]) == (status, number), answer
     assert set(answer.json) == {"error_code", "message"}  # the Java client takes no others
     assert why in answer.json["message"]
+
+
+def test_web_pages_delete_nothing(node: NodeProcess, registry: SchemaRegistryClient) -> None:
+    """A DELETE needs no content type here: a page of another site can't send one unasked."""
+    subject = unique("kept")
+    registry.register_schema(subject, Schema(AVRO, "AVRO"))
+    url = f"http://{node.addresses['admin']}/api/v1/schema-registry/subjects/{subject}"
+    for method, path, header in (
+        ("DELETE", "?permanent=true", {"Origin": "http://elsewhere.example"}),
+        ("DELETE", "?permanent=true", {"Sec-Fetch-Site": "cross-site"}),
+        ("POST", "/versions", {"Content-Type": "text/plain"}),
+    ):
+        data = None if method == "DELETE" else b"{}"
+        request = urllib.request.Request(url + path, data, header, method=method)
+        with pytest.raises(urllib.error.HTTPError) as error:
+            urllib.request.urlopen(request, timeout=30)
+        with error.value:
+            assert error.value.code == (415 if method == "POST" else 403)
+    assert registry.get_versions(subject) == [1]
+    request = urllib.request.Request(f"{url}?permanent=true", method="DELETE")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.read() == b"[1]"
 
 
 def test_rights_are_those_on_the_subject(tmp_path: Path, connect: Connect) -> None:

@@ -177,10 +177,12 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
         "integration/admin/test_admin_limits.py"
         "::test_names_of_degraded_partitions_are_for_those_who_may_ask",
         "unit/admin/test_admin_roles.py::test_every_route_is_for_the_roles_that_it_should_be_for",
+        "integration/admin/test_schema_registry.py::test_rights_are_those_on_the_subject",
     ),
     "admin-browser": (
         "integration/admin/test_admin_limits.py::test_a_name_that_is_not_ours_reads_nothing",
         "integration/admin/test_admin.py::test_web_pages_change_nothing",
+        "integration/admin/test_schema_registry.py::test_web_pages_delete_nothing",
     ),
     "admin-audit": (
         "integration/admin/test_admin_resources.py::test_changes_are_in_the_audit_log",
