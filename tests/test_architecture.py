@@ -205,9 +205,12 @@ def test_every_setting_is_documented(section: str, model: type[BaseModel]) -> No
 
 
 def test_only_lakemq_testing_needs_pytest() -> None:
+    """And the tests of a new plugin, which `lakemq plugin new` copies."""
     pattern = re.compile(r"^\s*(from|import) (pytest|lakemq\.testing)", re.MULTILINE)
     users = {path for path in sources() if pattern.search(path.read_text())}
-    assert {str(path.parent.relative_to(ROOT)) for path in users} == {"lakemq/testing"}
+    assert {str(path.parent.relative_to(ROOT)) for path in users} == {
+        "lakemq/testing", "lakemq/cli/plugins/template/tests"
+    }  # fmt: skip
 
 
 def test_no_address_of_a_registry_is_written_down() -> None:

@@ -16,7 +16,6 @@ from lakemq.broker_core.api.command_line import (
     is_json,
     option_groups,
     print_json,
-    print_table,
     say,
 )
 from lakemq.broker_core.api.errors import LakeMQError
@@ -33,8 +32,9 @@ from lakemq.cli.node_commands import node
 from lakemq.cli.overview.status import status
 from lakemq.cli.overview.top import top
 from lakemq.cli.partition_commands import partition
+from lakemq.cli.plugins.commands import plugin
 from lakemq.cli.quota_commands import quota
-from lakemq.cli.start import ConfigFile, load, start
+from lakemq.cli.start import ConfigFile, start
 from lakemq.cli.user_commands import user
 from lakemq.spark_plugin.cli.commands import commands as spark_commands
 
@@ -43,9 +43,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-plugin_app = typer.Typer(no_args_is_help=True, help="What plugins there are.")
 config_app = typer.Typer(no_args_is_help=True, help="The configuration file.")
-app.add_typer(plugin_app, name="plugin")
+app.add_typer(plugin, name="plugin")
 app.add_typer(config_app, name="config")
 app.add_typer(meta, name="meta")
 app.add_typer(cluster, name="cluster")
@@ -61,27 +60,6 @@ app.command("status")(status)
 app.command("top")(top)
 app.command("bench")(bench)
 app.command()(start)
-
-
-@plugin_app.command("list")
-@option_groups
-def list_plugins(config: ConfigFile = None) -> None:
-    """Show plugins: version, on or off, what they register, why they failed."""
-    host = PluginHost(load(config).source)
-    try:
-        host.load(strict=False, disabled_too=True)
-    except LakeMQError as error:
-        fail(error)
-    rows = []
-    for plugin in host.plugins:
-        state = "failed" if plugin.error else "on" if plugin.enabled else "off"
-        hooks = [each.removeprefix("register_") for each in plugin.hooks]
-        rows.append(
-            (plugin.name, plugin.version, plugin.distribution, state, plugin.error or hooks)
-        )
-    print_table(("plugin", "version", "from", "state", "registers"), rows)
-    if any(plugin.error and plugin.enabled for plugin in host.plugins):
-        raise typer.Exit(ExitCode.FAILED)
 
 
 @config_app.command("check")

@@ -1,0 +1,1 @@
+"""`lakemq plugin`: what plugins there are, and a new one."""
