@@ -21,7 +21,12 @@ _SDK = "lakemq.plugins.native.sdk"
 def __getattr__(name: str) -> object:
     """A public name of the SDK, `read`, or `__all__`, which lists the SDK's."""
     if name == "read":
-        return import_module("lakemq.spark_plugin.union.read").read
+        try:
+            return import_module("lakemq.spark_plugin.union.read").read
+        except ModuleNotFoundError as error:
+            if error.name != "lakemq.spark_plugin":
+                raise
+            raise AttributeError("lakemq.read needs more: pip install 'lakemq[spark]'") from None
     if name == "__all__" or not name.startswith("_"):
         sdk = import_module(_SDK)
         if name == "__all__" or name in sdk.__all__:

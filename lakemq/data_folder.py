@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from lakemq.broker_core.api.errors import StartupError
+from lakemq.meta_service.api.durable_files import sync_all
 
 FORMAT: Final = 1
 _LOCK: Final = "lock"
@@ -116,12 +117,12 @@ def _write_durably(file: Path, text: str) -> None:
     with fresh.open("w") as out:
         out.write(text)
         out.flush()
-        os.fsync(out.fileno())
+        sync_all(out.fileno())
     # fsync before the rename, so that the name never leads to half a file; of the folder after it,
     # so that the name itself survives.
     fresh.rename(file)
     directory = os.open(file.parent, os.O_RDONLY)
     try:
-        os.fsync(directory)
+        sync_all(directory)
     finally:
         os.close(directory)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import resource
 import shutil
 import socket
 import statistics
@@ -25,6 +24,7 @@ from lakemq.broker_core.configuration.config import Config, ConfigSource, load_c
 from lakemq.broker_core.plugin_host import LoadedPlugin, PluginHost
 from lakemq.cli.config_findings import Listening, check, listening
 from lakemq.config_checks import certificates, sections
+from lakemq.installation import check_installation
 
 DESCRIPTORS_MIN: Final = 65_536
 FREE_RATIO_MIN: Final = 0.1
@@ -92,6 +92,14 @@ def doctor(
 
 def examine(config: Path | None, environment: Mapping[str, str]) -> Iterator[Check]:
     """All checks; those that need a valid configuration only with one."""
+    try:
+        check_installation()
+    except LakeMQError as wrong:
+        yield Check("installation", State.FAILING, str(wrong), "see docs/versions.md")
+        return
+    # Imported here: Windows has no such module.
+    import resource
+
     yield of_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield of_clock(_clock_status())
     findings = check(config, environment)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from importlib.util import find_spec
 
 from lakemq import __version__
 
@@ -17,6 +18,14 @@ def main() -> None:
     words = sys.argv[1:]
     if words == ["--version"]:
         sys.stdout.write(f"lakemq {__version__}\n")
+    elif find_spec("lakemq.cli.commands") is None:  # of lakemq-client
+        try:
+            from lakemq.cli.client.commands import run as run_client
+        except ModuleNotFoundError as error:
+            if error.name not in ("typer", "rich"):
+                raise
+            sys.exit("lakemq: commands need more packages: pip install 'lakemq-client[cli]'")
+        run_client()
     elif words[:1] == ["start"]:
         from lakemq.runtime import GC_THRESHOLDS
 

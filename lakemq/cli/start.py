@@ -17,6 +17,7 @@ import typer
 from lakemq.broker_core.api.command_line import fail, option_groups, say
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.configuration.config import Config, load_config
+from lakemq.installation import check_installation
 from lakemq.processes.plan import check, count_of, left_behind
 from lakemq.processes.supervisor import Supervisor
 from lakemq.runtime import loop_factory, settle
@@ -103,6 +104,7 @@ def start(
     loaded = load(config, environment)
     set_up_logs(loaded.node.log_level, loaded.node.log_format, loaded.node.id)
     try:
+        check_installation()
         count = 1 if loaded.node.process else count_of(loaded)
         if count > 1:
             check(loaded)

@@ -27,8 +27,15 @@ def count_of(config: Config) -> int:
     """How many processes the node shall have."""
     wanted = config.node.processes
     if wanted == "auto":
-        return min(PROCESSES_MAX, len(os.sched_getaffinity(0)))
+        return min(PROCESSES_MAX, _processors())
     return wanted
+
+
+def _processors() -> int:
+    """Those that this process may use, where the system tells; else all."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def check(config: Config) -> None:

@@ -9,6 +9,7 @@ import collections
 import contextlib
 import os
 import select
+import sys
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -16,13 +17,28 @@ from typing import Final
 _CALLS_MAX: Final = 4096
 """Calls run before the next tick, so that heartbeats are never late."""
 
+_ONE: Final = (1).to_bytes(8, sys.byteorder)
+"""What an event counts up by (eventfd(2)); in a pipe any bytes will do."""
+_READ_BYTES: Final = 1024
+
+
+def _event() -> tuple[int, int]:
+    """Descriptors to read and to write; both never block. A pipe where there is no eventfd."""
+    if hasattr(os, "eventfd"):
+        event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        return event, event
+    ends = os.pipe()
+    for each in ends:
+        os.set_blocking(each, False)
+    return ends
+
 
 class ThreadQueue:
     """Calls for one thread, in order. `post` is safe from any thread."""
 
     def __init__(self) -> None:
         self._calls: collections.deque[Callable[[], None]] = collections.deque()
-        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._event, self._signal = _event()
         self._poll = select.poll()
         self._poll.register(self._event, select.POLLIN)
         self._open = threading.Lock()
@@ -43,7 +59,7 @@ class ThreadQueue:
             with self._open:
                 if self._event >= 0:
                     self._woken = True
-                    os.eventfd_write(self._event, 1)
+                    os.write(self._signal, _ONE)
 
     def poll(self, timeout_s: float) -> None:
         """Wait for calls up to that long, then run them."""
@@ -51,7 +67,7 @@ class ThreadQueue:
         if not self._calls and timeout_s > 0 and not self.is_busy():
             self._poll.poll(timeout_s * 1000)
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._event)
+            os.read(self._event, _READ_BYTES)
         # The length is taken once: calls that are posted meanwhile wait for the next tick.
         for _ in range(min(len(self._calls), _CALLS_MAX)):
             self._calls.popleft()()
@@ -60,4 +76,6 @@ class ThreadQueue:
         """Calls posted from here on are never run."""
         with self._open:
             os.close(self._event)
-            self._event = -1
+            if self._signal != self._event:
+                os.close(self._signal)
+            self._event = self._signal = -1

@@ -31,26 +31,6 @@ def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Liste
 @hookimpl
 def register_commands() -> Commands:
     """`lakemq topic`, `group`, `queue` and the other commands that talk to a broker."""
-    from lakemq.plugins.native.cli.admin import cluster
-    from lakemq.plugins.native.cli.commands import topic
-    from lakemq.plugins.native.cli.consume import consume
-    from lakemq.plugins.native.cli.groups import group
-    from lakemq.plugins.native.cli.produce import produce
-    from lakemq.plugins.native.cli.proto import proto
-    from lakemq.plugins.native.cli.queues import queue
-    from lakemq.plugins.native.cli.schedules import schedule
-    from lakemq.plugins.native.cli.schemas import schema
-    from lakemq.plugins.native.cli.transactions import transaction
+    from lakemq.plugins.native.cli.command_list import COMMANDS
 
-    return [
-        ("topic", topic),
-        ("group", group),
-        ("queue", queue),
-        ("schema", schema),
-        ("cluster", cluster),
-        ("transaction", transaction),
-        ("schedule", schedule),
-        ("produce", produce),
-        ("consume", consume),
-        ("proto", proto),
-    ]
+    return COMMANDS

@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from lakemq.meta_service.api.durable_files import sync_all, sync_data
+
 
 class File(Protocol):
     """An open file. What `write` and `truncate` did survives a crash only after `sync`."""
@@ -82,9 +84,7 @@ class FolderFile:
 
     def sync(self) -> None:
         """Make content and length durable; raises OSError."""
-        # `fdatasync` also writes the metadata that is needed to read the data back, such as the
-        # size.
-        os.fdatasync(self._descriptor)
+        sync_data(self._descriptor)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -124,7 +124,7 @@ def sync_folder(path: Path) -> None:
     """Make renames and new names in a folder durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        sync_all(descriptor)
     finally:
         os.close(descriptor)
 
@@ -135,7 +135,7 @@ def sync_tree(path: Path) -> None:
         for name in names:
             descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
             try:
-                os.fsync(descriptor)
+                sync_all(descriptor)
             finally:
                 os.close(descriptor)
         # The folder behind its files: a durable name must never lead to content that is not.

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from lakemq.broker_core.api.state.durable_files import sync_all, sync_data
+
 _BUFFERS_MAX: Final = 1024
 """Most buffers one `pwritev` takes (Linux IOV_MAX)."""
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -26,6 +28,7 @@ NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 """Error numbers that mean: nothing was opened; try again when other files or sockets are closed."""
 OPEN_FILES_FEW: Final = 4096
 """A node with fewer descriptors is soon out of them: partitions and connections take one each."""
+_OPEN_FILES_MACOS: Final = 10_240
 _FOLDER_WAIT_S: Final = 60.0
 _FOLDER_PAUSE_S: Final = 0.05
 NEW_SUFFIX: Final = ".new"
@@ -137,10 +140,8 @@ class DiskFile:
         return b"".join(parts)
 
     def sync(self) -> None:
-        """Make what was written, and the file's size, durable (fdatasync)."""
-        # It leaves out timestamps, but not a size that is needed to read the data back
-        # (fdatasync(2)).
-        os.fdatasync(self._descriptor)
+        """Make what was written, and the file's size, durable."""
+        sync_data(self._descriptor)
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes; durable after `sync`."""
@@ -196,7 +197,7 @@ class DiskFiles:
         """Make names in the folder (created, renamed, removed) durable."""
         descriptor = _open_folder(path)
         try:
-            os.fsync(descriptor)
+            sync_all(descriptor)
         finally:
             os.close(descriptor)
 
@@ -270,5 +271,11 @@ def raise_open_files_limit() -> int:
     """Let this process open as many files as its hard limit allows; returns that number."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError):
+            # macOS says "unlimited", and takes OPEN_MAX at most (setrlimit(2)).
+            most = max(soft, _OPEN_FILES_MACOS)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            return most
     return hard

@@ -19,6 +19,7 @@ LINES_MAX: Final = 10_000
 BYTES_MAX: Final = 8 * 1024 * 1024
 """Of one group, about; a line that is longer is a group of its own."""
 _READ_BYTES: Final = 256 * 1024
+_WAITS_FOR_FILES: Final = os.name == "posix"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -66,7 +67,7 @@ class LineReader:
                 *whole, rest = (rest + data).split(b"\n")
                 lines += whole
                 size += len(data)
-            full = len(lines) >= LINES_MAX or size >= BYTES_MAX
+            full = len(lines) >= LINES_MAX or size >= BYTES_MAX or self._descriptor is None
             if lines and (full or data is None or time.monotonic() >= since + LINGER_S):
                 yield from _groups(lines)
                 lines, size = [], 0
@@ -88,7 +89,8 @@ class LineReader:
     def _read(self, wait_s: float | None) -> bytes | None:
         """What is there, after waiting for it; b"": the end; None: nothing came in time."""
         if self._descriptor is None:
-            return self._source.read(_READ_BYTES)
+            # What is there, where the source can tell.
+            return getattr(self._source, "read1", self._source.read)(_READ_BYTES)
         while self.signal is None:
             # A signal does not end the call, so that it must come back now and then.
             pause_s = LINGER_S if wait_s is None else max(0.0, min(wait_s, LINGER_S))
@@ -105,6 +107,9 @@ def _groups(lines: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def _descriptor(source: IO[bytes]) -> int | None:
+    """None: it can't be waited for; Windows waits for sockets only (select() of Winsock)."""
+    if not _WAITS_FOR_FILES:
+        return None
     try:
         return source.fileno()
     except (io.UnsupportedOperation, AttributeError):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from lakemq import __version__
 from lakemq.broker_core.api.command_line import fail, option_groups, say
 
 _SOURCE: Final = "lakemq/plugins/native/proto/"
@@ -17,9 +18,9 @@ PACKAGE: Final = "lakemq/native/v1/"
 
 def proto_files() -> dict[str, str]:
     """Path below the folder of protos -> text, of every public file."""
-    version = metadata.version("lakemq")
     return {
-        PACKAGE + each.name: f"// From LakeMQ {version}: docs/clients.md says what may change.\n"
+        PACKAGE
+        + each.name: f"// From LakeMQ {__version__}: docs/clients.md says what may change.\n"
         + each.read_text().replace(_SOURCE, PACKAGE)
         for each in resources.files("lakemq.plugins.native.proto").iterdir()
         if each.name.endswith(".proto")

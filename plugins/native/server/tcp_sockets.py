@@ -6,6 +6,7 @@ and a connection of this process can be shut down through a duplicate of its des
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import socket
@@ -49,6 +50,8 @@ class TcpConnection(NamedTuple):
 
 def connections_of(port: int) -> list[TcpConnection]:
     """All that are established with a local port. OSError where the system does not tell."""
+    if not hasattr(socket, "AF_NETLINK"):
+        raise OSError(errno.ENOTSUP, "this system does not list connections by netlink(7)")
     with socket.socket(
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG
     ) as sock:

@@ -4,10 +4,33 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
+import time
 from typing import Any
+
+import pytest
 
 from lakemq.meta_service.raft.thread import RaftThread
 from lakemq.meta_service.raft.thread_queue import ThreadQueue
+
+
+@pytest.fixture(params=["eventfd", "pipe"], autouse=True)
+def _woken_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "pipe":  # macOS
+        monkeypatch.delattr(os, "eventfd")
+
+
+def test_a_post_ends_waiting() -> None:
+    thread_queue, seen = ThreadQueue(), list[int]()
+    threading.Timer(0.05, thread_queue.post, [lambda: seen.append(1)]).start()
+    began = time.monotonic()
+    thread_queue.poll(60.0)
+    assert seen == [1] and time.monotonic() - began < 30
+    thread_queue.poll(0.0)  # nothing of the post is left that would end it at once
+    began = time.monotonic()
+    thread_queue.poll(0.05)
+    assert time.monotonic() - began > 0.04
+    thread_queue.close()
 
 
 def test_calls_run_in_order() -> None:

@@ -10,6 +10,7 @@ import threading
 
 import pytest
 
+from lakemq.plugins.native.cli import line_reader
 from lakemq.plugins.native.cli.line_reader import LINES_MAX, LineReader
 
 
@@ -72,3 +73,18 @@ def test_what_was_read_before_the_signal_is_given() -> None:
         assert (reader.signal, reader.unfinished) == (signal.SIGINT, True)
     os.close(into)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_where_files_cannot_be_waited_for_lines_come_as_they_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(line_reader, "_WAITS_FOR_FILES", False)  # Windows
+    out, into = os.pipe()
+    os.write(into, b"a\nb\nhalf")
+    with open(out, "rb") as source:
+        groups = iter(LineReader(source))
+        assert next(groups) == [b"a", b"b"]  # although the pipe is open
+        os.write(into, b" more\n")
+        assert next(groups) == [b"half more"]
+        os.close(into)
+        assert list(groups) == []

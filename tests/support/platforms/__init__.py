@@ -1,0 +1,1 @@
+"""What other systems lack, taken away: folders for PYTHONPATH."""
