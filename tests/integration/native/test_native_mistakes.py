@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -179,22 +180,26 @@ def test_mistakes_about_tls_are_told_at_once(
     secure = f'{listener}\ntls_cert = "{certificate}"\ntls_key = "{key}"'
     stranger = Authority(tmp_path, "other")
     with NodeProcess(tmp_path / "tls", PORTS_FREE.replace(listener, secure)) as tls_node:
-        for address, tls, said in (
+        mistakes = (
             (tls_node.native, None, "it speaks TLS: give tls="),
             (node.native, lakemq.Tls(authority.file), "it does not speak TLS: leave tls= out"),
             (tls_node.native, lakemq.Tls(stranger.file), "not signed by an authority of tls.ca"),
             (tls_node.native, lakemq.Tls(authority.file, server_name="x"), "for another name"),
-        ):
-            with lakemq.connect(address, tls=tls) as client:
-                assert said in str(refused(client.topics, lakemq.TlsFailed))
-                failed = refused(lambda c=client: c.send("t", b"a"), lakemq.TlsFailed)
-                assert said in str(failed)
+        )
+        with ThreadPoolExecutor(len(mistakes)) as at_once:  # each takes some seconds
+            list(at_once.map(lambda each: check_mistake(*each), mistakes))
 
-            async def run(address: str = address, tls: lakemq.Tls | None = tls) -> None:
-                async with lakemq.Client(address, tls=tls) as client:
-                    await client.producer()
 
-            assert said in str(refused(lambda r=run: asyncio.run(r()), lakemq.TlsFailed))
+def check_mistake(address: str, tls: lakemq.Tls | None, said: str) -> None:
+    with lakemq.connect(address, tls=tls) as client:
+        assert said in str(refused(client.topics, lakemq.TlsFailed))
+        assert said in str(refused(lambda: client.send("t", b"a"), lakemq.TlsFailed))
+
+    async def run() -> None:
+        async with lakemq.Client(address, tls=tls) as client:
+            await client.producer()
+
+    assert said in str(refused(lambda: asyncio.run(run()), lakemq.TlsFailed))
 
 
 def test_a_topic_that_is_not_there_is_warned_of(

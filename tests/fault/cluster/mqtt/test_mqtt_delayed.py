@@ -93,7 +93,7 @@ def test_what_waits_outlasts_any_node(cluster: Cluster) -> None:
         begun = time.monotonic()
         for number in range(90):
             payload = b"%d-%d" % (turn, number)
-            seconds = max(1, round(begun + 10 + dice.random() * 4 - time.monotonic()))
+            seconds = max(1, round(begun + 6 + dice.random() * 4 - time.monotonic()))
             clients[number % 3].delay(seconds, f"d/{number % 7}", payload, 1 + number % 2)
             expected.add(payload)
         if turn:
@@ -120,7 +120,7 @@ def test_what_waits_while_nodes_are_restarted_in_good_order(cluster: Cluster) ->
         client.delay(4, f"free/{name}", b"%d" % number, 1)
         for second in range(60):
             payload = b"%s-%d" % (name.encode(), second)
-            client.delay(second // 2, "d/x", payload, 1)
+            client.delay(second // 4, "d/x", payload, 1)
             expected.add(payload)
         client.close()
     until(lambda: len(watcher.payloads) == 3, WAIT_S)
