@@ -23,6 +23,21 @@ ACCESS_OPTIONS: Final = (
 )
 
 
+BOOTSTRAP_OPTIONS: Final = ("bootstrap", "kafka.bootstrap.servers")
+"""The same, by its name here and in Spark's Kafka connector."""
+
+
+def bootstrap_of(options: Mapping[str, str]) -> str:
+    """Addresses of brokers out of options with lower-case names. OptionError if there are none, or
+    if they are given by both names."""
+    given = [name for name in BOOTSTRAP_OPTIONS if str(options.get(name, "")).strip()]
+    if len(given) > 1:
+        raise OptionError(f"give one of {' and '.join(given)}, not both")
+    if not given:
+        raise OptionError("option bootstrap (host:port of a broker) is missing")
+    return ",".join(each.strip() for each in str(options[given[0]]).split(","))
+
+
 @dataclass(frozen=True)
 class Access:
     """The default is plain text without a login."""

@@ -6,15 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from lakemq.spark_plugin.access import ACCESS_OPTIONS, Access, parse_access
+from lakemq.spark_plugin.access import (
+    ACCESS_OPTIONS,
+    BOOTSTRAP_OPTIONS,
+    Access,
+    bootstrap_of,
+    parse_access,
+)
 from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.source.options import nearest, parse_duration_s, parse_size
 
 SINK_OPTIONS: Final = (
-    "bootstrap", "topic", "sinkId", "batchId", "compression", "batchBytes", "stagingTimeout",
-    "retryTimeout", "includeHeaders", "checkpointLocation", "queryName", *ACCESS_OPTIONS,
+    *BOOTSTRAP_OPTIONS, "topic", "createTopic", "sinkId", "batchId", "compression", "batchBytes",
+    "stagingTimeout", "retryTimeout", "includeHeaders", "checkpointLocation", "queryName",
+    *ACCESS_OPTIONS,
 )  # fmt: skip
 COMPRESSIONS: Final = ("none", "lz4", "zstd")
+_PARTITIONS_MAX: Final = 1 << 16
+"""Far above what a broker allows, which says so itself."""
 _BATCH_ID_MAX: Final = (1 << 63) - 1
 
 
@@ -26,6 +35,8 @@ class SinkOptions:
     access: Access = Access()
     topic: str = ""
     """Topic of all rows; empty: column `topic` says it."""
+    create_partitions: int = 0
+    """Partitions of the topic if it has to be created; 0: a missing topic is an error."""
     sink_id: str = ""
     batch_id: int | None = None
     """Number of a batch write: the same number of the same sink lands once."""
@@ -44,14 +55,13 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     for name in options:
         if name.lower() not in known:
             raise OptionError(f"unknown option {name}{nearest(name, SINK_OPTIONS)}")
-    if not given.get("bootstrap"):
-        raise OptionError("option bootstrap (host:port of a broker) is missing")
     timeout, retry = given.get("stagingtimeout"), given.get("retrytimeout")
     size = given.get("batchbytes")
     return SinkOptions(
-        bootstrap=given["bootstrap"],
+        bootstrap=bootstrap_of(given),
         access=parse_access(given),
         topic=given.get("topic", ""),
+        create_partitions=_create_partitions(given),
         sink_id=_sink_id(given.get("sinkid", "")),
         batch_id=_batch_id(given, streaming),
         checkpoint=given.get("checkpointlocation", ""),
@@ -62,6 +72,17 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         ),
         retry_timeout_s=parse_duration_s("option retryTimeout", retry) if retry else 60.0,
     )
+
+
+def _create_partitions(given: Mapping[str, str]) -> int:
+    text = given.get("createtopic", "")
+    if not text:
+        return 0
+    if not given.get("topic"):
+        raise OptionError("option createTopic needs option topic")
+    if not text.isdecimal() or not 0 < int(text) <= _PARTITIONS_MAX:
+        raise OptionError(f"option createTopic is {text!r}; it takes a number of partitions")
+    return int(text)
 
 
 def _sink_id(text: str) -> str:

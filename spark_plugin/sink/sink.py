@@ -15,6 +15,7 @@ to know comes with the messages.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import uuid
@@ -30,11 +31,20 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from lakemq.plugins.native.sdk import BatchCommitted, Compression, SinkHandle, StagedWinner
+from lakemq.plugins.native.sdk import (
+    BatchCommitted,
+    Compression,
+    NotAuthorized,
+    SinkHandle,
+    StagedWinner,
+    TopicExists,
+    UnknownTopic,
+)
 from lakemq.spark_plugin.errors import ExportError, OptionError
+from lakemq.spark_plugin.plain_errors import plainly
 from lakemq.spark_plugin.sink.options import SinkOptions
 from lakemq.spark_plugin.sink.rows import check_columns, shares
-from lakemq.spark_plugin.source.broker_reader import client_of
+from lakemq.spark_plugin.source.broker_reader import client_of, retrying
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,9 +76,11 @@ class _Sink:
     def sink_name(self) -> str:
         raise NotImplementedError
 
+    @plainly
     def __getstate__(self) -> dict[str, Any]:
         """Pickled for the executors: the moment to open the sink."""
         if self._session is None:
+            find_topic(self.options)
             self._name = self.sink_name()
             client = client_of(self.options.bootstrap, self.options.access)
             self._session = client.staging.open_sink(
@@ -232,6 +244,26 @@ def query_id(checkpoint: str) -> str:
             return str(json.loads(file.read())["id"])
     except (OSError, ValueError, KeyError, pa.ArrowException):
         return ""
+
+
+def find_topic(options: SinkOptions) -> None:
+    """OptionError, in the driver, if the topic of option `topic` is missing; created with option
+    `createTopic`. Who may write and not describe is told by the write itself."""
+    if not options.topic:
+        return
+    client = client_of(options.bootstrap, options.access)
+    try:
+        retrying(lambda: client.describe_topic(options.topic), options.retry_timeout_s)
+    except NotAuthorized:
+        return
+    except UnknownTopic:
+        if not options.create_partitions:
+            raise OptionError(
+                f"there is no topic {options.topic} at {options.bootstrap}: create it, or give its "
+                "number of partitions as option createTopic"
+            ) from None
+        with contextlib.suppress(TopicExists):  # another writer was quicker
+            client.create_topic(options.topic, partitions=options.create_partitions)
 
 
 def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> BatchWriter:

@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from lakemq.spark_plugin.access import ACCESS_OPTIONS, Access, parse_access
+from lakemq.spark_plugin.access import (
+    ACCESS_OPTIONS,
+    BOOTSTRAP_OPTIONS,
+    Access,
+    bootstrap_of,
+    parse_access,
+)
 from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.source.offsets import parse_assignment, parse_offsets, parse_timestamps
 from lakemq.spark_plugin.tiered_options import TIERED_OPTIONS, is_store_option, parse_tiered
@@ -24,7 +30,7 @@ _DURATION_MIN_S: Final = 0.001
 _UNITS_BYTES: Final = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 
 _OPTIONS: Final = (
-    "bootstrap", "subscribe", "subscribePattern", "assign",
+    *BOOTSTRAP_OPTIONS, "subscribe", "subscribePattern", "assign",
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp",
@@ -102,10 +108,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions
             "give exactly one of subscribe, subscribePattern and assign"
             + (f", not {' and '.join(sources)}" if sources else "")
         )
-    if not given.has("bootstrap"):
-        raise OptionError("option bootstrap (host:port of a broker) is missing")
     result = ReadOptions(
-        bootstrap=given.text("bootstrap"),
+        bootstrap=given.bootstrap(),
         access=given.access(),
         topics=given.names("subscribe"),
         topic_pattern=given.pattern("subscribePattern"),
@@ -159,6 +163,9 @@ class _Given:
 
     def has(self, name: str) -> bool:
         return name.lower() in self._values
+
+    def bootstrap(self) -> str:
+        return bootstrap_of(self._values)
 
     def access(self) -> Access:
         return replace(parse_access(self._values), tiered=parse_tiered(self._values))

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 
 from lakemq.plugins.native.sdk import UnknownTopic
 from lakemq.spark_plugin.errors import OffsetsError
+from lakemq.spark_plugin.plain_errors import plainly
 from lakemq.spark_plugin.source import planning, pushdown
 from lakemq.spark_plugin.source.broker_reader import (
     check_described,
@@ -138,6 +139,7 @@ class _JournalReader:
 class BatchReader(_JournalReader, DataSourceReader):
     """`spark.read.format("lakemq")`: a fixed range of offsets."""
 
+    @plainly
     def partitions(self) -> list[InputPartition]:
         """Plan the read, in the driver: the ranges between the two boundaries, split into tasks.
         Raises OffsetsError for a boundary that the journal does not hold."""
@@ -204,6 +206,7 @@ class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvaila
         self._target: dict[str, TopicCursor] | None = None
         self._last_batch_s = time.monotonic()
 
+    @plainly
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts: option `startingOffsets`, by default the
         topics' ends."""
@@ -232,6 +235,7 @@ class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvaila
             return ReadMinRows(self.options.trigger_rows_min)
         return ReadAllAvailable()
 
+    @plainly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next micro-batch within `limit`; `start` itself while there is too little
         to begin one."""
@@ -275,6 +279,7 @@ class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvaila
         """The ends of the partitions now, for Spark's metrics."""
         return cursor_to_json(planning.latest(self.view()))
 
+    @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan one micro-batch, in the driver; the same offsets each time it is run."""
         view, strict = self.view(), self.options.fail_on_data_loss

@@ -93,7 +93,13 @@ def read(
         view = described(client, topic)
     name = export_id or topic
     key = ExportKey(name, topic, view.topic_id, tuple(view.partitions))
-    begins = dict(opened.progress(key).offsets)
+    progress = opened.progress(key)
+    if progress.upsert_mark:
+        raise TableError(
+            f"export {name} of topic {topic} is an upsert: its table has not all records of the "
+            "topic, so the two are not one"
+        )
+    begins = dict(progress.offsets)
     if not begins:
         raise TableError(f"export {name} of topic {topic} has committed nothing to {path or table}")
     ranges = []

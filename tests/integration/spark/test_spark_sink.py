@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 import lakemq
+from lakemq.spark_plugin.notebook.listener import LagListener
 from tests.support.node.node import unique
 from tests.support.spark.session import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
 
@@ -17,6 +19,13 @@ pytestmark = [
     pytest.mark.timeout(300),
     *(pytest.mark.filterwarnings(each) for each in PYSPARK_WARNINGS),
 ]
+
+
+def until(holds, within_s=90.0):
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, "waited for too long"
+        time.sleep(0.1)
 
 
 def numbers(client, topic):
@@ -183,3 +192,39 @@ def test_a_new_checkpoint_under_an_old_name_is_noticed(spark, node, client, topi
     finally:
         spark.conf.unset("spark.sql.streaming.checkpointLocation")
     assert numbers(client, topic) == list(range(120))
+
+
+def test_missing_topic_is_one_sentence_before_a_job_starts(spark, node, client):
+    rows = spark.range(3).selectExpr("CAST(id AS string) value")
+    name = unique("nowhere")
+    tracker = spark.sparkContext.statusTracker()
+    before = len(tracker.getJobIdsForGroup(None))
+    with pytest.raises(Exception, match=f"there is no topic {name} at ") as raised:
+        write(rows, node, topic=name)
+    assert "Traceback" not in str(raised.value)
+    with pytest.raises(Exception, match="unknown option tpoic; did you mean topic") as raised:
+        write(rows, node, tpoic=name)
+    assert "Traceback" not in str(raised.value)
+    assert len(tracker.getJobIdsForGroup(None)) == before
+
+
+def test_a_notebook_reads_streams_and_writes_topics(spark, node, client, tmp_path: Path):
+    topics, listener = lakemq.spark(spark, node.native), LagListener()
+    one, other = unique("one"), unique("other")
+    rows = spark.range(20).selectExpr("CAST(id AS string) value")
+    topics.write(rows, one, createTopic=2)
+    assert len(client.describe_topic(one).partitions) == 2
+    assert topics.read(one, includeHeaders=True).columns[-1] == "headers"
+    client.create_topic(other)
+    spark.streams.addListener(listener)
+    try:
+        found = topics.stream(one, startingOffsets="earliest")
+        values = found.select("value")
+        query = topics.write_stream(values, other, str(tmp_path / "checkpoint"))
+        query.processAllAvailable()
+        assert numbers(client, other) == list(range(20))
+        until(lambda: list(listener.lag.values()) == [{(one, 0): 0, (one, 1): 0}])
+        query.stop()
+        until(lambda: listener.lag == {})
+    finally:
+        spark.streams.removeListener(listener)

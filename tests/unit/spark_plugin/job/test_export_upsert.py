@@ -149,6 +149,7 @@ def test_records_without_a_key_are_dead_letters(memory, export):
     assert "column room of --key is null" in [each["error"] for each in dead]
 
 
+@one_format
 def test_columns_grow_and_files_of_before_are_rewritten(memory, export):
     memory.create_topic("t", 1)
     append(memory, 0, row(b"a", 1), row(b"b", 2))
@@ -206,6 +207,7 @@ def test_upsert_of_another_export_in_between_is_seen(memory, export, monkeypatch
     assert table_of(export, "device", "n") == [("a", 1)]
 
 
+@one_format
 @pytest.mark.parametrize("landed", [True, False])
 def test_commit_whose_answer_is_lost(memory, export, monkeypatch, landed):
     memory.create_topic("t", 1)

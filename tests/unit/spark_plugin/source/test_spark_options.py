@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakemq.spark_plugin.errors import OffsetsError, OptionError
+from lakemq.spark_plugin.sink.options import parse_sink_options
 from lakemq.spark_plugin.source.options import (
     Boundary,
     parse_duration_s,
@@ -153,3 +154,25 @@ def test_a_duration_that_is_too_short_says_what_is_the_least():
     with pytest.raises(OptionError, match="takes a duration such as 30s"):
         parse_duration_s("--retention", "soon")
     assert parse_duration_s("--retention", "1ms") == 0.001
+
+
+def test_bootstrap_has_the_name_of_sparks_kafka_connector_too():
+    given = {"kafka.bootstrap.servers": "a:1, b:2", "subscribe": "t"}
+    assert parse_options(given, streaming=False).bootstrap == "a:1,b:2"
+    sink = parse_sink_options({"Kafka.Bootstrap.Servers": "a:1"}, streaming=False)
+    assert sink.bootstrap == "a:1"
+    both = {**given, "bootstrap": "a:1"}
+    with pytest.raises(OptionError, match="give one of bootstrap and kafka.bootstrap.servers"):
+        parse_options(both, streaming=False)
+    with pytest.raises(OptionError, match="option bootstrap .* is missing"):
+        parse_options({"subscribe": "t", "bootstrap": " "}, streaming=False)
+
+
+@pytest.mark.parametrize("text", ["0", "x", "-1", "70000"])
+def test_create_topic_takes_a_number_of_partitions(text):
+    given = {"bootstrap": "b:1", "topic": "t"}
+    assert parse_sink_options({**given, "createTopic": "3"}, streaming=False).create_partitions == 3
+    with pytest.raises(OptionError, match="takes a number of partitions"):
+        parse_sink_options({**given, "createTopic": text}, streaming=False)
+    with pytest.raises(OptionError, match="createTopic needs option topic"):
+        parse_sink_options({"bootstrap": "b:1", "createTopic": "3"}, streaming=False)

@@ -1,0 +1,1 @@
+"""What is at hand in a notebook or a script that has a Spark session."""
