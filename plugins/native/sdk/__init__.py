@@ -78,6 +78,7 @@ from lakemq.plugins.native.sdk.queue.record import QueueRecord
 from lakemq.plugins.native.sdk.schedules import Scheduled, Schedules
 from lakemq.plugins.native.sdk.schemas import Schemas, Serializer
 from lakemq.plugins.native.sdk.serializing import DeserializationError
+from lakemq.plugins.native.sdk.telemetry import Telemetry
 from lakemq.plugins.native.sdk.tiered import stored_batches
 from lakemq.plugins.native.sdk.tracing import trace_context
 from lakemq.plugins.native.sdk.transactions.staging import (
@@ -193,6 +194,7 @@ __all__ = [
     "SyncTransactionalProducer",
     "TieredSegment",
     "TieredSegments",
+    "Telemetry",
     "Tls",
     "TlsFailed",
     "TopicExists",

@@ -7,8 +7,10 @@ import sys
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 
+from lakemq.plugins.native.sdk.telemetry import client_telemetry
 from lakemq.plugins.native.sdk.tracing import (
     current_headers,
     is_traced,
@@ -30,9 +32,25 @@ def test_without_a_provider_it_is_not_asked_for(monkeypatch: pytest.MonkeyPatch)
 def test_the_client_loads_no_propagator() -> None:
     code = (
         "import sys, lakemq; lakemq.Client; from lakemq.plugins.native.sdk import tracing;"
-        "assert not tracing.is_traced(); assert 'opentelemetry.propagate' not in sys.modules"
+        "from lakemq.plugins.native.sdk.telemetry import client_telemetry;"
+        "assert not tracing.is_traced(); assert client_telemetry(None) is None;"
+        "assert not [each for each in sys.modules if each.startswith('opentelemetry')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_providers_of_the_program_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", None)
+    monkeypatch.setattr("opentelemetry.metrics._internal._METER_PROVIDER", None)
+    assert client_telemetry(None) is None
+    meters = MeterProvider()
+    monkeypatch.setattr("opentelemetry.metrics._internal._METER_PROVIDER", meters)
+    found = client_telemetry(None)
+    assert found is not None and not found.traced
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", TracerProvider())
+    found = client_telemetry(None)
+    assert found is not None and found.traced
+    meters.shutdown()
 
 
 def test_the_current_span_goes_with_a_record(monkeypatch: pytest.MonkeyPatch) -> None:

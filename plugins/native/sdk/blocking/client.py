@@ -59,6 +59,7 @@ from lakemq.plugins.native.sdk.producer.checking import checked_record
 from lakemq.plugins.native.sdk.producer.options import ProducerOptions
 from lakemq.plugins.native.sdk.producer.producer import Producer
 from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions, check_queue_options
+from lakemq.plugins.native.sdk.telemetry import Telemetry
 from lakemq.plugins.native.sdk.types import ConsumerRecord, NewRecord, RecordMetadata
 from lakemq.plugins.native.wire.filtering import RecordFilter
 
@@ -83,8 +84,10 @@ class SyncClient:
         tls: Tls | None = None,
         login: Login | None = None,
         rack: str = "",
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.rack = rack
+        self.telemetry = telemetry
         self.bootstrap = bootstrap = Bootstrap(bootstrap, secure=tls is not None)
         self.timeout_s = timeout_s
         self.tls = tls
@@ -142,7 +145,10 @@ class SyncClient:
                     raise InvalidRequest(CLOSED)
                 # Checked again under the lock: two threads may both have found it missing.
                 if self._opened is None:
-                    made = _Opened(self.bootstrap, self.timeout_s, self.tls, self.login, self.rack)
+                    made = _Opened(
+                        self.bootstrap, self.timeout_s, self.tls, self.login, self.rack,
+                        self.telemetry,
+                    )  # fmt: skip
                     # A client that is dropped without `close` ends its thread. It must not wait: a
                     # finalizer may run on that very thread. At exit the clients in `_open` are
                     # closed instead.
@@ -420,7 +426,8 @@ class SyncClient:
         again for `timeout_s` with the same sequence numbers, so a retry never makes a duplicate.
         OutcomeUnknown: no answer came in that time; the records may or may not be stored.
         """
-        columns = wire.columns_given(records, time.time_ns() // 1_000_000)
+        traced = self.telemetry is not None and self.telemetry.tracer_provider is not None
+        columns = wire.columns_given(records, time.time_ns() // 1_000_000, traced=traced)
         return self._produce(
             acks,
             compression,
@@ -466,6 +473,7 @@ class _Opened:
         tls: Tls | None,
         login: Login | None,
         rack: str,
+        telemetry: Telemetry | None,
     ) -> None:
         self.portal = Portal()
         self._timeout_s = timeout_s
@@ -483,6 +491,7 @@ class _Opened:
                 password=login.password,
                 mechanism=login.mechanism,
                 rack=rack,
+                telemetry=telemetry,
             )
             try:
                 return await client.__aenter__()
@@ -553,8 +562,11 @@ def connect(
     password: str | None = None,
     mechanism: Mechanism = "PLAIN",
     rack: str = "",
+    telemetry: Telemetry | None = None,
 ) -> SyncClient:
     """A blocking client of the broker at `host:port`, or at any of several. Connects at the first
     call; `Client` says what the rest means."""
     login = login_of(token, username, password, mechanism)
-    return SyncClient(bootstrap, timeout_s=timeout_s, tls=tls, login=login, rack=rack)
+    return SyncClient(
+        bootstrap, timeout_s=timeout_s, tls=tls, login=login, rack=rack, telemetry=telemetry
+    )

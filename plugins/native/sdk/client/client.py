@@ -53,6 +53,7 @@ from lakemq.plugins.native.sdk.serializing import (
     RecordSerializer,
     Serializing,
 )
+from lakemq.plugins.native.sdk.telemetry import Telemetry, client_telemetry
 from lakemq.plugins.native.sdk.transactions.staging import Staging
 from lakemq.plugins.native.sdk.transactions.transaction import TransactionalProducer
 from lakemq.plugins.native.sdk.types import ConsumerRecord, GroupDescription, TopicOffsets
@@ -81,15 +82,18 @@ class Client:
         password: str | None = None,
         mechanism: Mechanism = "PLAIN",
         rack: str = "",
+        telemetry: Telemetry | None = None,
     ) -> None:
         """`token`: a JSON Web Token, or what else the broker takes. `username` and `password` go
         with each call (`PLAIN`), or are proved without being sent (`SCRAM-SHA-256`, `-512`).
         `rack`: where this client is, as in `node.rack` of brokers: consumers, and streams that
-        follow, read from replicas there."""
+        follow, read from replicas there. `telemetry`: where spans and metrics go, in place of the
+        program's own providers."""
         where = Bootstrap(bootstrap, secure=tls is not None)
         login = login_of(token, username, password, mechanism)
         self.connection = connection = Connection(where, timeout_s, tls, login, rack)
         """The gRPC side, for the blocking face."""
+        connection.routes.telemetry = client_telemetry(telemetry)
         self.bootstrap = where
         self.timeout_s = timeout_s
         self.staging = Staging(connection)

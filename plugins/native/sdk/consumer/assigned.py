@@ -70,6 +70,7 @@ class AssignedPartitions:
         """Partitions that are held and not fetched, as they were read last."""
         self.given_up_ms = -1.0
         """When partitions were lost or given up last."""
+        self.telemetry = connection.routes.telemetry
         self._connection, self._stream, self._commits = connection, stream, commits
         self._start, self._callbacks, self._counters = start, callbacks, counters
         self._commit_interval_ms = commit_interval_ms

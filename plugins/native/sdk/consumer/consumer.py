@@ -112,7 +112,7 @@ class Consumer:
             callbacks={"assigned": on_assigned, "revoked": on_revoked, "lost": on_lost},
             changed=changed, counters=self.counters,
         )  # fmt: skip
-        self.reader = RecordReader(self._assigned, self.counters, wanted, corrupt, made)
+        self.reader = RecordReader(self._assigned, self.counters, wanted, corrupt, made, group)
         """Chunks of records, for the blocking face."""
 
     def _pattern_of(self, pattern: str | None, interval_ms: int) -> TopicPattern | None:

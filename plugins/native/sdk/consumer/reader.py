@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Final
 
 from lakemq.broker_core.api.errors import CorruptBatch
@@ -33,12 +33,14 @@ class RecordReader:
         wanted: RecordFilter | None,
         corrupt: CorruptPolicy,
         deserializer: RecordDeserializer | None,
+        group: str,
     ) -> None:
         self.stopped = False
         self.wanted, self.corrupt, self.counters = wanted, corrupt, counters
         self._assigned, self._fetch = assigned, assigned.fetch
         self._membership, self._positions = assigned.membership, assigned.positions
         self._deserializer = deserializer
+        self._telemetry, self._group = assigned.telemetry, group
         self._chunk: Chunk | None = None
         """Partly handed out."""
         self._lost_some = False
@@ -255,6 +257,7 @@ class RecordReader:
 
     def _opened(self, arrived: Arrived) -> Chunk | None:
         place, positions = arrived.place, self._positions
+        started_ns = 0 if self._telemetry is None else time_ns()
         first = positions.next_of(place)
         records: list[ConsumerRecord] = []
         for batch in arrived.batches:
@@ -269,6 +272,9 @@ class RecordReader:
             positions.at[place] = end
             return None
         self.counters.records += len(records)
+        if self._telemetry is not None:
+            heads = [each.headers for each in records]
+            self._telemetry.received(*place, self._group, heads, started_ns)
         rest = (
             iter(records)
             if self._deserializer is None

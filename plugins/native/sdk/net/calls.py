@@ -233,13 +233,16 @@ def note_epoch(asked: pb.FetchRequest | pb.PartitionOffset, last_epoch: int) -> 
         asked.ClearField("last_epoch")
 
 
-def columns_given(records: Columns | Sequence[NewRecord], now_ms: int) -> Columns:
-    """What a caller wants to send, as columns. InvalidRequest names what no record is made of."""
+def columns_given(
+    records: Columns | Sequence[NewRecord], now_ms: int, *, traced: bool = False
+) -> Columns:
+    """What a caller wants to send, as columns. InvalidRequest names what no record is made of.
+    `traced`: add the current trace context, as where the program has a tracer provider."""
     if isinstance(records, Columns):
         check_columns(records)
         return records
     rows = [checked_record(record) for record in rows_given(records)]
-    if is_traced() and (added := current_headers()):
+    if (traced or is_traced()) and (added := current_headers()):
         rows = [with_headers(record, added) for record in rows]
     return columns_of(rows, now_ms)
 

@@ -19,6 +19,7 @@ from lakemq.plugins.native.sdk.net.errors import Unimplemented
 from lakemq.plugins.native.sdk.net.guide_channel import GuideChannel
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 from lakemq.plugins.native.sdk.notices import Notices
+from lakemq.plugins.native.sdk.telemetry import ClientTelemetry
 
 if TYPE_CHECKING:  # exists in the stub file only
     from lakemq.plugins.native.proto.native_pb2_grpc import NativeAsyncStub
@@ -62,6 +63,8 @@ class Routes:
         self._silent_s, self._first_s = silent_s, first_s
         self.notices = Notices()
         """What is told of connections and leaders."""
+        self.telemetry: ClientTelemetry | None = None
+        """Set by the client; None: no spans, no metrics."""
         self._followers: set[weakref.WeakMethod[Callable[[], None]]] = set()
         self._stub: NativeAsyncStub = wire.native_stub(self.guide)
         self._channels: dict[str, grpc.aio.Channel] = {}

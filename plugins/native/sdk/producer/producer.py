@@ -178,7 +178,7 @@ class Producer(BatchSender):
         They keep their order within a partition, also among single records. Records without keys
         all go to one partition. Raises what the first batch that failed was refused with.
         """
-        columns = wire.columns_given(records, now_ms())
+        columns = wire.columns_given(records, now_ms(), traced=self._traced)
         if not columns.values:
             return []
         count = self._partition_counts.get(topic) or await self._partitions_of(topic)

@@ -9,9 +9,11 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final
 
 from lakemq.broker_core.api.errors import (
+    CorruptBatch,
     InvalidRequest,
     LakeMQError,
     NotAuthenticated,
@@ -26,7 +28,8 @@ from lakemq.broker_core.api.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from lakemq.broker_core.api.types import Acks, Compression
+from lakemq.broker_core.api.records.headers import decode_headers
+from lakemq.broker_core.api.types import Acks, Compression, Headers
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.consumer.counters import ProducerCounters
 from lakemq.plugins.native.sdk.net.connection import Connection
@@ -41,7 +44,7 @@ from lakemq.plugins.native.sdk.producer.accumulator import (
 )
 from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner
 from lakemq.plugins.native.sdk.producer.produce_stream import ProduceStream
-from lakemq.plugins.native.sdk.tracing import is_traced
+from lakemq.plugins.native.sdk.telemetry import LOOKED_AT, ClientTelemetry
 
 _DEFINITE = (
     InvalidRequest,
@@ -64,6 +67,14 @@ _FORMER_LEADER_S: Final = 0.5
 def now_ms() -> int:
     """Wall clock, milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+def _headers_of(encoded: bytes) -> Headers:
+    """None of what the broker will refuse."""
+    try:
+        return decode_headers(encoded)
+    except CorruptBatch:
+        return ()
 
 
 class BatchSender:
@@ -109,7 +120,8 @@ class BatchSender:
         connection.routes.start()
         connection.routes.watch(self._rerouted)
         self._view_version = 0
-        self._traced = is_traced()
+        self._telemetry = connection.routes.telemetry
+        self._traced = self._telemetry is not None and self._telemetry.traced
         self._stream_to("")
 
     async def _partitions_of(self, topic: str) -> int:
@@ -171,6 +183,8 @@ class BatchSender:
         self._flush_scheduled = False
         self._refresh_partition_counts()
         for batch in self._accumulator.ready(now_ms()):
+            if self._telemetry is not None:
+                self._tell_sending(self._telemetry, batch)
             self._dispatch(batch)
         if self._accumulator.rejected:
             self._partition_counts.clear()  # a topic may take larger batches by now
@@ -322,6 +336,7 @@ class BatchSender:
             return
         if not answer.HasField("error"):
             self.counters.records_taken += batch.count
+            self._told_outcome(batch, None)
             self._settle(self._accumulator.appended(batch, answer.base_offset, Acks(answer.acks)))
             return
         error = error_of(answer.error)
@@ -355,7 +370,21 @@ class BatchSender:
             self._fail_all(error)
             return
         self.counters.records_failed += batch.count
+        self._told_outcome(batch, error)
         self._settle(self._accumulator.refused(batch, error))
+
+    def _tell_sending(self, telemetry: ClientTelemetry, batch: ProducerBatch) -> None:
+        heads: Iterable[Headers]
+        if isinstance(first := batch.pending[0], PendingBlock):
+            encoded = dict.fromkeys(islice(first.columns.headers or (), LOOKED_AT))
+            heads = map(_headers_of, encoded)
+        else:
+            heads = (each.record.headers for each in batch.pending[:LOOKED_AT])  # type: ignore[union-attr]  # all of one kind
+        telemetry.sending(batch, batch.topic, batch.partition, batch.count, heads)
+
+    def _told_outcome(self, batch: ProducerBatch, error: LakeMQError | None) -> None:
+        if self._telemetry is not None:
+            self._telemetry.sent(batch, batch.topic, batch.count, error)
 
     def _retry(self, batch: ProducerBatch) -> None:
         """Unless it was settled, or sent on a new stream, while it waited."""
@@ -390,6 +419,8 @@ class BatchSender:
         self.failed = failure
         if in_flight and not unsent:
             self.failed = OutcomeUnknown(f"gave up; records may or may not be stored: {failure}")
+        for batch in in_flight:
+            self._told_outcome(batch, self.failed)
         pending = self._accumulator.fail_all(self.failed)
         count = sum(
             len(each.columns.values) if isinstance(each, PendingBlock) else 1 for each in pending

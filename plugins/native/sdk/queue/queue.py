@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, time_ns
 from types import TracebackType
 from typing import Any, Final, Self, TypedDict
 
@@ -20,6 +20,7 @@ from lakemq.broker_core.api.errors import (
 )
 from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.records.headers import decode_headers
+from lakemq.broker_core.api.types import Headers
 from lakemq.plugins.native.proto import queues_pb2 as pb
 from lakemq.plugins.native.sdk.arguments import check_options, wait_given
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy
@@ -251,6 +252,9 @@ class Queue:
             delivery.attempts,
             strict=True,
         )
+        telemetry = self._calls.routes.telemetry
+        started_ns = 0 if telemetry is None else time_ns()
+        seen: list[Headers] = []
         unreadable: list[QueueRecord] = []
         for offset, time_ms, key, value, encoded, attempt in rows:
             buffer: deque[QueueRecord] | list[QueueRecord] = self._buffer
@@ -265,6 +269,10 @@ class Queue:
                     attempt, self._settling, life, until,
                 )
             )  # fmt: skip
+            if telemetry is not None:
+                seen.append(headers)
+        if telemetry is not None:
+            telemetry.received(self.topic, delivery.partition, self.group, seen, started_ns)
         if unreadable:  # never again: a dead letter, where the queue has them
             task = asyncio.create_task(self._settling.settle(unreadable, pb.SETTLEMENT_REJECT))
             self._rejecting.add(task)
