@@ -18,7 +18,7 @@ endef
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench bench-full bench-compare bench-peers profile soak bench-cluster docs dist clean fuzz mutants test-core lint dashboard-assets screenshots
+.PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench bench-full bench-compare bench-peers profile soak bench-cluster docs dist clean fuzz mutants versions release test-core lint dashboard-assets screenshots
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -64,9 +64,13 @@ nightly: java $(READY)  ## simulations and properties with thousands of seeds, o
 	$(BIN)/python -m pytest -q --timeout 14400 -p no:cacheprovider tests/simulation \
 		tests/unit tests/contract tests/integration/native/test_native_fuzz.py \
 		tests/integration/admin/test_admin_openapi.py
-	$(MAKE) mutants
+	$(MAKE) mutants versions
 	LAKEMQ_FAULT_ROUNDS=10 LAKEMQ_KILLS=20 LAKEMQ_EXPORT_KILLS=1 \
 	$(BIN)/python -m pytest -q --timeout 3600 tests/fault
+
+versions: $(READY)  ## do the lowest and the newest packages work, the client alone, and other packages beside?
+	$(BIN)/python -m pip install -q 'uv>=0.9,<1'
+	LAKEMQ_VERSIONS=1 $(BIN)/python -m pytest -q --timeout 3600 tests/integration/packaging/test_versions.py
 
 test-jars: java $(READY)  ## do Delta's and Iceberg's own Spark runtimes read what exports write? (Maven)
 	$(BIN)/python -m tests.jars.check
@@ -140,15 +144,24 @@ dashboard-assets: $(ASSETS)  ## the scripts of third parties that the dashboard 
 screenshots: $(ASSETS)  ## pictures of the dashboard, in docs/pictures (Debian's chromium)
 	$(BIN)/python -m tests.support.node.screenshots
 
-dist: $(ASSETS)  ## wheel and source archive, the same bytes for a commit, and a bill of materials (CycloneDX), in dist/
+dist: $(ASSETS)  ## wheels and source archive, the same bytes for a commit, and a bill of materials (CycloneDX), in dist/
 	rm -rf dist build/sbom
-	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build
+	export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} && $(BIN)/python -m hatchling build \
+		&& cd tools/client && $(abspath $(BIN))/python -m hatchling build -t wheel -d $(CURDIR)/dist
 	$(BIN)/python -m pip install -q 'cyclonedx-bom>=7,<8'
 	$(BIN)/python -m venv build/sbom
 	build/sbom/bin/python -m pip install -q -c constraints.txt dist/lakemq-*.whl
 	build/sbom/bin/python -m pip uninstall -q -y pip setuptools
-	$(BIN)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+	sed "s/^dynamic = .*/version = \"$$($(BIN)/python -c 'import lakemq; print(lakemq.__version__)')\"/" \
+		pyproject.toml > build/sbom/pyproject.toml  # the tool reads no other
+	$(BIN)/cyclonedx-py environment --output-reproducible --pyproject build/sbom/pyproject.toml \
 		-o dist/lakemq.cdx.json build/sbom/bin/python
+
+release: $(READY)  ## build what a tag publishes, where version, changelog and TAG=v1.2.3 agree; see CONTRIBUTING.md
+	$(BIN)/python -m tools.release check $(TAG)
+	$(MAKE) dist
+	$(BIN)/python -m pip install -q 'twine>=6,<7'
+	$(BIN)/python -m twine check --strict dist/*.whl dist/*.tar.gz
 
 clean:  ## remove the virtual environment and what was built
 	rm -rf $(VENV) .venv-dev .venv-jars .venv-spark-kafka build dist artifacts

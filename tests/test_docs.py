@@ -128,8 +128,12 @@ def test_commands_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "CONTRIBUTING.md", ".github/workflows/ci.yml", ".pre-commit-config.yaml"]
-)
+    "name",
+    [
+        "README.md", "CONTRIBUTING.md", ".github/workflows/ci.yml", ".github/workflows/release.yml",
+        ".pre-commit-config.yaml",
+    ],
+)  # fmt: skip
 def test_make_targets_exist(name: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = (ROOT / name).read_text()
