@@ -119,7 +119,7 @@ async def test_digests_are_compared(members: list[MetaMember]) -> None:
         while True:  # a group that has just begun still writes of its own
             result = await run("digest", *at(*members))
             assert result.exit_code == 0, result.output
-            if "different indexes" not in result.output:
+            if "different log indexes" not in result.output:
                 break
     digests = [line.split()[-1] for line in result.output.strip().split("\n")]
     assert len(digests) == 3
