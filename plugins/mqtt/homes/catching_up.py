@@ -162,6 +162,11 @@ class CatchUp(Reading):
         """Has the subscriptions of its sessions."""
         return self._index
 
+    @property
+    def unclean(self) -> bool:
+        """As `state.sessions.Coming` has it."""
+        return bool(self._at_least)
+
     def positions_of(self, session: Session) -> Positions:
         """Up to where one of its sessions has got everything by now."""
         started = self._coming[session].positions

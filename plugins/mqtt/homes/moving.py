@@ -59,8 +59,9 @@ def is_settled(session: Session) -> bool:
 
 
 def hand_over(hub: Hub, asked: Asked, session: Session | None, now_ms: int) -> bytes | None:
-    """The state of a session that this node has let go of; empty: it has ended here; None: this
-    node never had it, so it is as its home has kept it."""
+    """The state of a session that this node has let go of; empty: it has ended here; None: it is as
+    its home has kept it, and who gets it finds what else was stored for it. This node never had it,
+    or does not know either: what is being stored, or an owner that is gone had stored."""
     if session is None or hub.sessions.get(asked.client_id) is not session:
         ended = hub.ended or {}
         if asked.client_id not in ended:
@@ -69,7 +70,12 @@ def hand_over(hub: Hub, asked: Asked, session: Session | None, now_ms: int) -> b
         if hub.ledger is not None:
             hub.ledger.forget(asked.client_id)
         return b""
-    state = session_bytes(session, hub.positions_of(session))
+    coming = session.coming is not None and session.coming.unclean
+    state = (
+        None
+        if coming or not is_settled(session)
+        else session_bytes(session, hub.positions_of(session))
+    )
     hub.session_table.drop(session, now_ms)
     return state
 

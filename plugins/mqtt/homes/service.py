@@ -35,7 +35,8 @@ CUT_OFF_MS: Final = 5_000
 """How long a node that hears nothing of the MetaService keeps its clients: others take them."""
 OFFERED_AT_ONCE: Final = 1_000
 """Sessions of clients that are away that a drained node gives up in a second."""
-_ENDS_S: Final = 1.0
+ENDS_S: Final = 1.0
+"""How long a leader is asked where its log ends."""
 _PEER: Final = "peer"
 """What a node listens on that holds replicas."""
 
@@ -210,7 +211,7 @@ class SharedSessions(ChannelEvents):
 
     async def _end(self, key: tuple[str, int]) -> int | None:
         with contextlib.suppress(LakeMQError, TimeoutError):
-            async with asyncio.timeout(_ENDS_S):
+            async with asyncio.timeout(ENDS_S):
                 return await self._broker.reader(*key).log_end()
         return None
 

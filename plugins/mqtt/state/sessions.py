@@ -61,6 +61,10 @@ class Coming(Protocol):
     def index(self) -> Index:
         """Has its subscriptions until then."""
 
+    @property
+    def unclean(self) -> bool:
+        """Whether an owner that is gone may have had publishes stored that are not found yet."""
+
     def positions_of(self, session: Session) -> Positions:
         """Up to where it has got everything by now."""
 

@@ -67,7 +67,7 @@ class SessionState:
     """The queue was longer: its rest lies behind `positions`, and some of the kept entries may,
     too."""
     taken: int = 0
-    """`Session.taken` of its owner."""
+    """`Session.taken` of the first owner whose publishes may lie behind `positions`."""
 
 
 def _message_value(message: Message) -> list[Any]:
@@ -209,8 +209,10 @@ def session_bytes(session: Session, positions: Positions) -> bytes:
     }
     if again_from:
         state["cut"] = True
-    if session.taken:
-        state["tak"] = session.taken
+    # Until it has come, what an owner before had stored may not have been found.
+    taken = session.taken if session.coming is None else session.former
+    if taken:
+        state["tak"] = taken
     if session.histories:
         state["rep"] = [
             (text, one.start.offset, one.start.since_ms, _positions_value(one.positions))

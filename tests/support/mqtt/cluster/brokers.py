@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakemq.broker_core.api.cluster.channels import ChannelEvents
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader, OutcomeUnknown, Unavailable
@@ -46,10 +46,38 @@ PATIENCE_S = 2.0
 RETRY_S = 0.1
 
 
+class Copy(NamedTuple):
+    """When an append that was committed reached its leader, and was committed, in seconds."""
+
+    reached_s: float
+    committed_s: float
+
+
+class TimedPart(Part):
+    """Knows when its batches came: `copies`, by producer and sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: dict[tuple[int, int], Copy] = {}
+        self._reached_s: dict[asyncio.Future[AppendResult], float] = {}
+
+    def reached(self, pending: Pending) -> None:
+        """It is in the leader's log."""
+        self._reached_s[pending.done] = asyncio.get_running_loop().time()
+
+    def commit(self, each: Pending) -> AppendResult:
+        now_s = asyncio.get_running_loop().time()
+        reached_s = self._reached_s.pop(each.done, now_s)
+        key = (each.header.producer_id, each.header.base_sequence)
+        self.copies.setdefault(key, Copy(reached_s, now_s))
+        return super().commit(each)
+
+
 class Log(SimulatedLog):
     """As `SimulatedLog`; a fetch waits for the commit rather than looking again and again."""
 
     _broker: Broker  # type: ignore[assignment]
+    _part: TimedPart
 
     def __init__(self, broker: Broker, name: str, number: int) -> None:
         self._broker, self._world = broker, broker.mqtt_world
@@ -58,6 +86,11 @@ class Log(SimulatedLog):
 
     def between(self, start: int, end: int) -> list[tuple[BatchHeader, bytes]]:
         return [each for each in self._part.stored if start <= each[0].last_offset < end]
+
+    def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
+        found = super().append(batch, header, acks)
+        self._part.reached(self._part.pending[-1])
+        return found
 
     def _commit(self, last: Pending) -> None:
         part, world = self._part, self._broker.mqtt_world
@@ -124,6 +157,7 @@ class Sender:
     def __init__(self, broker: Broker, place: tuple[str, int]) -> None:
         world = broker.mqtt_world
         world.producer_ids += 1
+        world.producers[world.producer_ids] = broker
         self._broker, self._place = broker, place
         self._producer_id, self._sequence = world.producer_ids, 0
         self._before: asyncio.Task[Any] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.encoding import encode
@@ -29,10 +29,22 @@ from lakemq.plugins.mqtt.wire.packets import (
 from tests.support.mqtt.cluster.network import Socket
 
 if TYPE_CHECKING:
+    from tests.support.mqtt.cluster.brokers import Broker
     from tests.support.mqtt.cluster.world import World
 
 LASTING = Properties(session_expiry_s=100_000)
 CONNACK_S = 12.0
+
+
+class Sent(NamedTuple):
+    """A publish, by one connection."""
+
+    broker: Broker
+    """Of the node, in its life of then."""
+    connects_s: float
+    let_in_s: float
+
+
 UNFINISHED_MAX = 8
 PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC
 PUBREL, PUBCOMP = PacketType.PUBREL, PacketType.PUBCOMP
@@ -51,6 +63,8 @@ class Client:
         self.open: set[Socket] = set()
         """Connections that no node has ended."""
         self.will: Will | None = None
+        self.way: Sent
+        """How what is published now is sent."""
         self._decoder: Decoder
 
     # -- connections
@@ -64,6 +78,7 @@ class Client:
         self._decoder = Decoder(1 << 28, version=self.version)
         socket = world.connect(world.rng.choice(there).name, lambda data: self._told(socket, data))
         self.socket, self.up = socket, False
+        self.way = Sent(world.nodes[socket.node].broker, asyncio.get_running_loop().time(), 0.0)
         self.open.add(socket)
         self.will = self.next_will()
         properties = LASTING if self.version == V5 else NO_PROPERTIES
@@ -123,6 +138,7 @@ class Client:
             assert packet.session_present, f"{self.client_id}: the session is forgotten"
         self.connections += 1
         self.up = True
+        self.way = self.way._replace(let_in_s=asyncio.get_running_loop().time())
         self.resume()
 
     # -- as there are kinds of clients
@@ -147,8 +163,8 @@ class Publisher(Client):
         self.unfinished: dict[int, tuple[Publish, PacketType]] = {}
         """Packet identifier -> publish, and what is sent for it; the oldest first."""
         self.published: Counter[str] = Counter()
-        self.sent = Counter[tuple[str, int]]()
-        """(name, number) -> how often a QoS 2 publish was sent."""
+        self.sent: dict[tuple[str, int], list[Sent]] = {}
+        """(name, number) -> each time that a publish was sent."""
 
     def publish(self) -> None:
         if not self.up or len(self.unfinished) >= UNFINISHED_MAX:
@@ -160,7 +176,7 @@ class Publisher(Client):
         number, self.published[name] = self.published[name], self.published[name] + 1
         packet = Publish(name, b"%d" % number, qos, rng.random() < 0.2, packet_id=packet_id)
         self.unfinished[packet_id] = (packet, PacketType.PUBLISH)
-        self.sent[name, number] += 1
+        self.sent[name, number] = [self.way]
         self._write(packet)
 
     def resume(self) -> None:
@@ -168,7 +184,7 @@ class Publisher(Client):
             if stage is PUBREL:
                 self._write(Acknowledgement(PUBREL, packet.packet_id))
                 continue
-            self.sent[packet.topic, int(packet.payload)] += 1
+            self.sent[packet.topic, int(packet.payload)].append(self.way)
             self._write(
                 Publish(
                     packet.topic, packet.payload, packet.qos, packet.retain, True, packet.packet_id

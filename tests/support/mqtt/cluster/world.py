@@ -27,8 +27,7 @@ from lakemq.plugins.mqtt.config import ListenerSettings, MqttSettings
 from lakemq.plugins.mqtt.server.engine import MqttEngine
 from lakemq.plugins.mqtt.server.links import SocketLink
 from tests.support.cluster import simulated_brokers
-from tests.support.cluster.simulated_brokers import Part
-from tests.support.mqtt.cluster.brokers import Broker, taken
+from tests.support.mqtt.cluster.brokers import Broker, TimedPart, taken
 from tests.support.mqtt.cluster.lives import Life
 from tests.support.mqtt.cluster.network import SimChannels, Socket
 
@@ -98,6 +97,7 @@ class World(simulated_brokers.World):
     """Made inside the loop."""
 
     brokers: dict[str, Broker]  # type: ignore[assignment]
+    parts: dict[tuple[str, int], TimedPart]  # type: ignore[assignment]
 
     def __init__(self, rng: random.Random, settings: MqttSettings) -> None:
         super().__init__(rng, NAMES)
@@ -111,7 +111,9 @@ class World(simulated_brokers.World):
         self.nodes: dict[str, Node] = {}
         self.lives = 0
         self.channels = SimChannels(self)
-        self.own: dict[tuple[str, str], Part] = {}
+        self.own: dict[tuple[str, str], TimedPart] = {}
+        self.producers: dict[int, Broker] = {}
+        """Producer id -> whose it is."""
         self.ends: dict[tuple[str, str, int], int] = {}
         """(node, topic, partition) -> where the replica is."""
         self._advancing: set[tuple[str, str, int]] = set()
@@ -291,7 +293,7 @@ class World(simulated_brokers.World):
             )
         self.topics[name] = info
         for number, held in enumerate(info.leaders):
-            self.parts[name, number] = Part()
+            self.parts[name, number] = TimedPart()
             for node in held.replicas:
                 self.ends[node, name, number] = 0
         self._tell_nodes()
@@ -303,9 +305,9 @@ class World(simulated_brokers.World):
         replicas = tuple(self.rng.sample(NAMES, count))
         return Leadership(replicas[0], 1, replicas, replicas)
 
-    def part_of(self, node: str, name: str, number: int) -> Part:
+    def part_of(self, node: str, name: str, number: int) -> TimedPart:
         if is_node_own(name):
-            return self.own.setdefault((node, name), Part())
+            return self.own.setdefault((node, name), TimedPart())
         return self.parts[name, number]
 
     def _change(self, name: str, number: int, held: Leadership) -> None:
@@ -400,7 +402,7 @@ class World(simulated_brokers.World):
         batches = taken(self.parts[name, number], start, end, (name, number))
         self.call(node, self.nodes[node].broker.deliver, name, batches)
 
-    async def grown(self, part: Part, wait_s: float) -> None:
+    async def grown(self, part: TimedPart, wait_s: float) -> None:
         """Until something is committed, for so long at most."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(id(part), []).append(waiting)

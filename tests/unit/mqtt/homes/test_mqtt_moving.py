@@ -221,3 +221,14 @@ def test_a_publish_comes_once_to_a_session_that_moves() -> None:
     there.load()
     assert done == [NOW]
     assert there.hub.sessions["x"].outbound.load == 1  # not acknowledged yet, and not twice
+
+
+def test_who_gets_a_session_finds_what_was_being_stored_when_it_left() -> None:
+    node = bench()
+    device = connect(node, "d", 5)
+    session = node.hub.sessions["d"]
+    session.incoming[1] = device.connection
+    asked = Asked("d", 5, ends=False)
+    assert moving.part(node.hub, asked, NOW) is session
+    assert moving.hand_over(node.hub, asked, session, NOW) is None
+    assert node.hub.sessions == {}
