@@ -22,8 +22,8 @@ SINK_OPTIONS: Final = (
     *ACCESS_OPTIONS,
 )  # fmt: skip
 COMPRESSIONS: Final = ("none", "lz4", "zstd")
-_PARTITIONS_MAX: Final = 1 << 16
-"""Far above what a broker allows, which says so itself."""
+_DIGITS_MAX: Final = 6
+"""Of a number of partitions: far above what a broker allows, which says so itself."""
 _BATCH_ID_MAX: Final = (1 << 63) - 1
 
 
@@ -80,7 +80,7 @@ def _create_partitions(given: Mapping[str, str]) -> int:
         return 0
     if not given.get("topic"):
         raise OptionError("option createTopic needs option topic")
-    if not text.isdecimal() or not 0 < int(text) <= _PARTITIONS_MAX:
+    if not text.isdecimal() or len(text) > _DIGITS_MAX or not int(text):
         raise OptionError(f"option createTopic is {text!r}; it takes a number of partitions")
     return int(text)
 

@@ -231,6 +231,9 @@ def test_without_java_the_command_says_what_to_do(node, tmp_path: Path):
         (["--topic", "t", "--to", "delta", "--path", "x", "--trigger", "5"], "--trigger is '5'"),
         (["--topic", "t", "--to", "delta", "--path", "x", "--format", "json"], "needs --schema"),
         (["--topic", "t", "--to", "delta", "--path", "x", "--warehouse", "y"], "for --to iceberg"),
+        (["--topic", "t", "--mode", "upset"], "takes append, upsert; did you mean upsert?"),
+        (["--topic", "t", "--mode", "upsert"], "--mode upsert needs --key"),
+        (["--topic", "t", "--key", "n"], "--key is for --mode upsert"),
     ],
 )
 def test_wrong_arguments_are_one_sentence(arguments, problem):

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from lakemq.spark_plugin.export.job.report import CommitReport
 from lakemq.spark_plugin.export.job.runs import Run
-from lakemq.spark_plugin.progress import ExportProgress
+from lakemq.spark_plugin.progress import ExportProgress, progress_bar, starting_spark
 
 
 def said(**of_report) -> list[str]:
@@ -51,3 +51,19 @@ def test_offsets_of_corrupt_batches_are_named():
     assert first.endswith(
         "lag 0, 3 offsets skipped in corrupt batches (partition 0: 3 to 4; partition 2: 7)"
     )
+
+
+def test_tombstones_are_counted():
+    first, _ = said(tombstones=3)
+    assert first.endswith("lag 0, 3 tombstones")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_start_of_spark_is_said_at_once(terminal):
+    out = io.StringIO()
+    console = Console(file=out, width=400, force_terminal=terminal)
+    bar = progress_bar(console)
+    with bar, starting_spark(console, bar):
+        bar.refresh()
+        assert "starting Spark" in out.getvalue()
+    assert bar.tasks == []

@@ -168,7 +168,11 @@ def test_bootstrap_has_the_name_of_sparks_kafka_connector_too():
         parse_options({"subscribe": "t", "bootstrap": " "}, streaming=False)
 
 
-@pytest.mark.parametrize("text", ["0", "x", "-1", "70000"])
+@pytest.mark.parametrize(
+    "text",
+    ["0", "x", "-1", "7000000", "9" * 5000],
+    ids=["zero", "text", "negative", "large", "endless"],
+)
 def test_create_topic_takes_a_number_of_partitions(text):
     given = {"bootstrap": "b:1", "topic": "t"}
     assert parse_sink_options({**given, "createTopic": "3"}, streaming=False).create_partitions == 3
