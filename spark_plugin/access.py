@@ -54,6 +54,8 @@ class Access:
     username: str = ""
     password: str = field(default="", repr=False)
     tiered: Tiered = Tiered()
+    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Options of the object store that an export's tables are in."""
 
     def __post_init__(self) -> None:
         if bool(self.tls_cert) != bool(self.tls_key):
@@ -75,7 +77,8 @@ class Access:
         fields = json.loads(text)
         tiered = fields.pop("tiered")
         options = tuple((name, value) for name, value in tiered.pop("options"))
-        return cls(**fields, tiered=Tiered(**tiered, options=options))
+        storage = tuple((name, value) for name, value in fields.pop("storage"))
+        return cls(**fields, tiered=Tiered(**tiered, options=options), storage=storage)
 
 
 def parse_access(options: Mapping[str, str]) -> Access:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
@@ -13,7 +13,7 @@ import typer
 from lakemq.broker_core.api.command_line import BrokerOptions, fail, words
 from lakemq.spark_plugin.cli.broker_access import access_of
 from lakemq.spark_plugin.cli.completion import topic_names
-from lakemq.spark_plugin.errors import OptionError, SparkPluginError
+from lakemq.spark_plugin.errors import OptionError, SparkPluginError, TableError
 from lakemq.spark_plugin.source.options import nearest
 
 if TYPE_CHECKING:
@@ -56,14 +56,38 @@ class TableOptions:
         str, typer.Option(help="Folder or URI of the Iceberg catalog's tables.")
     ] = ""
 
+    catalog_property: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Property of the Iceberg catalog, such as type=glue; may be repeated.",
+        ),
+    ] = None
+    storage_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Option of the object store, such as endpoint=http://host:9000; may be repeated. "
+            "Secrets are better in AWS_SECRET_ACCESS_KEY and the like.",
+        ),
+    ] = None
+
     def target(self) -> Target:
         """The table. OptionError if the options do not fit together."""
         from lakemq.spark_plugin.export.tables.target import TableFormat, Target
 
         kind: TableFormat = choice("--to", required("--to", self.to), get_args(TableFormat))
-        if kind != "iceberg" and (self.catalog_uri or self.warehouse):
-            raise OptionError("--catalog-uri and --warehouse are for --to iceberg")
-        return Target(kind, self.path, self.table, self._catalog())
+        if kind != "iceberg" and (self.catalog_uri or self.warehouse or self.catalog_property):
+            raise OptionError(
+                "--catalog-uri, --warehouse and --catalog-property are for --to iceberg"
+            )
+        return Target(
+            kind,
+            self.path,
+            self.table,
+            self._catalog(),
+            pairs("--storage-option", self.storage_option or ()),
+        )
 
     def _catalog(self) -> dict[str, str]:
         """Properties of the Iceberg catalog; the others come from pyiceberg's configuration."""
@@ -74,7 +98,8 @@ class TableOptions:
         }
         if self.catalog_uri:
             properties["type"] = "rest" if self.catalog_uri.startswith("http") else "sql"
-        return {key: value for key, value in properties.items() if value}
+        given = pairs("--catalog-property", self.catalog_property or ())
+        return {key: value for key, value in properties.items() if value} | given
 
 
 @dataclass(frozen=True)
@@ -140,13 +165,14 @@ def export_settings(
     """Settings out of the groups; `more`: what one command alone has."""
     from lakemq.spark_plugin.export.job.settings import ExportSettings
 
+    target = table.target()
     return ExportSettings(
         bootstrap=broker.bootstrap,
         topic=topic,
-        target=table.target(),
+        target=target,
         export_id=ids.export_id or topic,
         dlq=ids.dlq,
-        access=access_of(broker),
+        access=replace(access_of(broker), storage=tuple(target.storage.items())),
         format=format,
         message=records.message,
         delimiter=records.delimiter,
@@ -158,6 +184,19 @@ def export_settings(
         take_over=records.take_over,
         **more,
     )
+
+
+def pairs(option: str, given: Iterable[str]) -> dict[str, str]:
+    """NAME=VALUE options as a dict. OptionError, which does not repeat values."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise OptionError(f"{option} takes NAME=VALUE" + (f", not {name!r}" if name else ""))
+        if name in found:
+            raise OptionError(f"{option} {name} is given twice")
+        found[name] = value
+    return found
 
 
 def required(option: str, value: str) -> str:
@@ -200,4 +239,8 @@ def user_errors() -> Iterator[None]:
 
         if isinstance(error, SparkPluginError | LakeMQError):
             fail(error)
+        from lakemq.spark_plugin.export.tables.storage import is_of_store, one_line
+
+        if is_of_store(error):
+            fail(TableError(f"the table's store or catalog: {one_line(error)}"))
         raise

@@ -58,6 +58,15 @@ _TASK_MIN_BYTES = 8 << 20
 """A range smaller than this is not split further."""
 
 
+def describe_topic(settings: ExportSettings) -> TopicView:
+    """The topic as it is now. OptionError: there is none; Unavailable after `retry_timeout_s`."""
+    client, name = client_of(settings.bootstrap, settings.access), settings.topic
+    try:
+        return retrying(lambda: described(client, name), settings.retry_timeout_s)
+    except UnknownTopic:
+        raise OptionError(f"unknown topic {name} at {settings.bootstrap}") from None
+
+
 class Exporter:
     """One process's run of one export of one topic."""
 
@@ -76,7 +85,7 @@ class Exporter:
         self._table = landing.head
         self._run_tasks = run_tasks
         self._parallelism = parallelism if callable(parallelism) else lambda: parallelism
-        self._folder = Folder(landing.head.location)
+        self._folder = Folder(landing.head.location, landing.head.storage)
         self._dead = DeadLetters(dlq, pause) if dlq is not None else None
         self._dead_schema = schema_to_text(dlq.arrow_schema()) if dlq is not None else ""
         self._owner: Owner | None = None
@@ -87,7 +96,7 @@ class Exporter:
     def start(self) -> list[str]:
         """Take the next epoch, which fences any other process of this export, and delete orphaned
         folders of earlier ones; returns their names."""
-        topic = self._describe_topic()
+        topic = describe_topic(self.settings)
         key = self._key(topic)
         before = self._progress(key)
         self._check_topic(key, before)
@@ -166,7 +175,7 @@ class Exporter:
 
     def step(self) -> CommitReport | None:
         """Export up to the limits of one commit; None when caught up."""
-        topic = self._describe_topic()
+        topic = describe_topic(self.settings)
         key = self._key(topic)
         before = self._progress(key)
         # Before any work: the commit would fail all the same, but a whole Spark job later.
@@ -295,7 +304,7 @@ class Exporter:
         """Compact small files if there are too many; None if not."""
         if not self.settings.compact_files:
             return None
-        key = self._key(self._describe_topic())
+        key = self._key(describe_topic(self.settings))
         self._check_epoch(key, self._progress(key))
         return self._landing.compact(key)
 
@@ -304,7 +313,7 @@ class Exporter:
         for them. Which are written already is read from the tables, so a crash repeats nothing."""
         if self._dead is None:
             raise OptionError("exports of --format raw have no dead letters")
-        key = self._key(self._describe_topic())
+        key = self._key(describe_topic(self.settings))
         before = self._progress(key)
         self._check_epoch(key, before)
         # Which letters have landed is read before the attempt and again in `outcome`: the tables
@@ -321,13 +330,6 @@ class Exporter:
             after = replace(before, attempt=before.attempt + 1, commit=new_token())
             self._landing.commit(key, files, before, after)
         return letters.outcome(self._landing.tables())
-
-    def _describe_topic(self) -> TopicView:
-        client, name = client_of(self.settings.bootstrap, self.settings.access), self.settings.topic
-        try:
-            return retrying(lambda: described(client, name), self.settings.retry_timeout_s)
-        except UnknownTopic:
-            raise OptionError(f"unknown topic {name} at {self.settings.bootstrap}") from None
 
     def _key(self, topic: TopicView) -> ExportKey:
         settings = self.settings

@@ -77,7 +77,7 @@ class LandingTable:
 
     def __init__(self, settings: ExportSettings, table: LakeTable, pause: Pause) -> None:
         self.table = table
-        self.folder = Folder(table.location)
+        self.folder = Folder(table.location, table.storage)
         self.columns = EvolvingColumns(settings, table)
         self.attempt_path = ""
         """The folder, relative to the table's location; empty: not created yet."""

@@ -55,7 +55,10 @@ def read_state(ledger: LakeTable, export_id: str = "", topic: str = "") -> Ledge
     if not paths:
         return LedgerState()
     files = dataset.dataset(
-        paths, ledger_schema(), "parquet", filesystem=Folder(ledger.location).filesystem
+        paths,
+        ledger_schema(),
+        "parquet",
+        filesystem=Folder(ledger.location, ledger.storage).filesystem,
     )
     # Files come in no order; the attempt number orders what they say.
     rows = sorted(files.to_table().to_pylist(), key=lambda row: row["attempt"])
@@ -72,7 +75,7 @@ def write_rows(
     """A file with new rows, which only counts once it is committed as the attempt."""
     import pyarrow as pa
 
-    folder = Folder(ledger.location)
+    folder = Folder(ledger.location, ledger.storage)
     attempt_path = attempt_folder(key, epoch, attempt)
     folder.create(attempt_path)
     writer = FileWriter(folder, attempt_path, "routes", ledger.arrow_schema(), 1 << 20)

@@ -14,7 +14,7 @@ from lakemq.spark_plugin.errors import NoTable, OptionError, SparkPluginError, T
 from lakemq.spark_plugin.export.decoding.column_types import META, Evolve
 from lakemq.spark_plugin.export.decoding.rows import dead_letter_schema
 from lakemq.spark_plugin.export.job.evolving import decoded_schema
-from lakemq.spark_plugin.export.job.exporter import Exporter, RunTasks, pause
+from lakemq.spark_plugin.export.job.exporter import Exporter, RunTasks, describe_topic, pause
 from lakemq.spark_plugin.export.job.fused_source import run_tasks
 from lakemq.spark_plugin.export.job.landing import Landing, OneTable
 from lakemq.spark_plugin.export.job.ledger import ledger_schema, read_state
@@ -49,6 +49,8 @@ _ANONYMOUS = Access()
 def open_exporter(spark: SparkSession | LazySpark, settings: ExportSettings) -> Exporter:
     """An exporter whose tasks run in Spark's executors. A lazy session starts with the first of
     them, after one record was read here."""
+    # Before a table is opened, which creates it: without a broker nothing is left behind.
+    describe_topic(settings)
     if not isinstance(spark, LazySpark):
         run = partial(run_tasks, spark, settings.access)
         return make_exporter(settings, run, parallelism_of(spark), _query(spark, settings))
@@ -80,7 +82,9 @@ def check_readable(settings: ExportSettings, tasks: Sequence[WriteTask]) -> None
 def _query(spark: SparkSession, settings: ExportSettings) -> SqlQuery | None:
     if not settings.sql:
         return None
-    return SqlQuery(spark.newSession(), settings.sql, decoded_schema(settings))
+    return SqlQuery(
+        spark.newSession(), settings.sql, decoded_schema(settings), settings.target.storage
+    )
 
 
 def make_exporter(

@@ -8,8 +8,8 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -94,12 +94,14 @@ class WriteTask:
     """Note which records belong to traces."""
     upsert_key: tuple[str, ...] | None = None
     """Stage rows and tombstones for an upsert by this key; empty: by the record's."""
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of the tables' object store. They hold secrets, so they travel in `Access`."""
     routing: Routing | None = None
     """Into several tables; `location`, `folder` and `schema` are not used then."""
 
     def to_json(self) -> str:
         """The form that travels to the executor."""
-        return json.dumps(asdict(self))
+        return json.dumps(asdict(replace(self, storage={})))
 
     @classmethod
     def from_json(cls, text: str) -> WriteTask:
@@ -129,7 +131,7 @@ def schema_from_text(text: str) -> pa.Schema:
 def run(task: WriteTask, access: Access = _ANONYMOUS) -> Iterator[TaskResult]:
     """Write the task's range; yields what was written. `access` holds secrets, so it does not
     travel with the task."""
-    offsets = task.offsets
+    task, offsets = replace(task, storage=dict(access.storage)), task.offsets
     # Spark may run a task twice at the same time: each run has files of its own.
     name = f"p{offsets.partition:05d}-{offsets.start:020d}-{uuid.uuid4().hex[:8]}"
     rows_max = _RAW_ROWS if task.format == "raw" and task.routing is None else _DECODED_ROWS
@@ -213,7 +215,7 @@ def _writer(
     task: WriteTask, name: str, location: str, folder: str, schema: str
 ) -> PartitionedWriter:
     return PartitionedWriter(
-        Folder(location),
+        Folder(location, task.storage),
         folder,
         name,
         schema_from_text(schema),
@@ -273,7 +275,7 @@ class DeadRows:
         task = self._task
         if self._file is None:
             self._file = FileWriter(
-                Folder(task.dlq_location),
+                Folder(task.dlq_location, task.storage),
                 task.dlq_folder,
                 self._name,
                 schema_from_text(task.dlq_schema),

@@ -277,7 +277,7 @@ def _scan_files(
     schema = table.arrow_schema()
     names = ("partition", "offset", *(("key",) if by_key else ()))
     files = dataset.dataset(
-        paths, schema, format="parquet", filesystem=Folder(table.location).filesystem
+        paths, schema, format="parquet", filesystem=Folder(table.location, table.storage).filesystem
     )
     wanted = column("topic") == compute.scalar(topic)
     if inside and schema.field(META).type.get_field_index(PART) >= 0:

@@ -79,7 +79,7 @@ def _rewrite(
     if before.epoch != epoch:
         raise TableConflict(f"epoch {before.epoch} began after {epoch}")
     after = replace(before, attempt=before.attempt + 1, commit=new_token())
-    folder = Folder(table.location)
+    folder = Folder(table.location, table.storage)
     attempt_path = attempt_folder(key, epoch, after.attempt)
     folder.create(attempt_path)
     schema = table.arrow_schema()

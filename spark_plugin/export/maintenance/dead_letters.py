@@ -31,7 +31,7 @@ class DeadLetters:
 
     def __init__(self, table: LakeTable, pause: Callable[[int], None]) -> None:
         self.table = table
-        self.folder = Folder(table.location)
+        self.folder = Folder(table.location, table.storage)
         self._pause = pause
         self._now = Progress()
         self._known: dict[int, tuple[int, ...]] | None = None
@@ -117,7 +117,9 @@ def stored_offsets(
     paths = table.data_files()
     if not paths:
         return found
-    files = dataset.dataset(paths, format="parquet", filesystem=Folder(table.location).filesystem)
+    files = dataset.dataset(
+        paths, format="parquet", filesystem=Folder(table.location, table.storage).filesystem
+    )
     column = dataset.field
     for partition, first in start.items():
         rows = files.to_table(

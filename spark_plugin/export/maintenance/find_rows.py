@@ -115,7 +115,7 @@ class _Scan:
         self._table = table
         self._inside = offset_columns(table)
         self._schema = table.arrow_schema()
-        self._files = Folder(table.location).filesystem
+        self._files = Folder(table.location, table.storage).filesystem
 
     def place(self, name: str, constants: Mapping[str, Any]) -> Any:
         """topic, partition or offset of the record that a row came from."""

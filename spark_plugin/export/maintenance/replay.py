@@ -127,7 +127,9 @@ def _dead_letters(dlq: LakeTable, key: ExportKey) -> Iterator[pa.RecordBatch]:
     paths = dlq.data_files()
     if not paths:
         return
-    files = dataset.dataset(paths, format="parquet", filesystem=Folder(dlq.location).filesystem)
+    files = dataset.dataset(
+        paths, format="parquet", filesystem=Folder(dlq.location, dlq.storage).filesystem
+    )
     for batch in files.to_batches(
         filter=dataset.field("topic_id") == key.topic_id, use_threads=False, batch_size=_BATCH_ROWS
     ):

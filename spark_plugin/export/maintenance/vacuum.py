@@ -31,7 +31,7 @@ def vacuum(table: LakeTable, retention_s: float) -> Vacuumed:
     expired = table.expire(before_s)
     if isinstance(table, DeltaLakeTable):
         return Vacuumed(expired, len(table.vacuum(retention_s)))
-    folder = Folder(table.location)
+    folder = Folder(table.location, table.storage)
     old = [
         path
         for name in folder.names("")

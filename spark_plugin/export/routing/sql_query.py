@@ -9,7 +9,7 @@ comes to the driver, which commits it with the offsets, like any other commit.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +17,9 @@ from lakemq.spark_plugin.errors import ExportError, OptionError
 from lakemq.spark_plugin.export.job.fused_source import error_of_task
 from lakemq.spark_plugin.export.job.write_task import schema_from_text, schema_to_text
 from lakemq.spark_plugin.export.tables.file_writer import PartitionedWriter
-from lakemq.spark_plugin.export.tables.files import Folder
+from lakemq.spark_plugin.export.tables.files import NO_OPTIONS, Folder
 from lakemq.spark_plugin.export.tables.partitioning import parse_partition_by
+from lakemq.spark_plugin.export.tables.storage import file_system
 from lakemq.spark_plugin.export.tables.table import WrittenFile
 
 if TYPE_CHECKING:
@@ -34,12 +35,20 @@ _FILES: Final = (
 class SqlQuery:
     """One query of one export."""
 
-    def __init__(self, spark: SparkSession, query: str, records: pa.Schema) -> None:
-        """`records`: columns of the view. OptionError if the query can't be understood."""
+    def __init__(
+        self,
+        spark: SparkSession,
+        query: str,
+        records: pa.Schema,
+        storage: Mapping[str, str] = NO_OPTIONS,
+    ) -> None:
+        """`records`: columns of the view. `storage`: options of the tables' object store.
+        OptionError if the query can't be understood."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         self._spark = spark
         self._query = query
+        self._storage = dict(storage)
         self._view_schema = from_arrow_schema(records, prefer_timestamp_ntz=False)
         self.schema = self._result_schema(self._frame([], Folder("")))
         """Columns of the result."""
@@ -77,7 +86,10 @@ class SqlQuery:
             view = self._spark.read.schema(self._view_schema).parquet(*files)
         else:  # only pyarrow knows the object store, unless there are jars for it
             view = _read_by_arrow(
-                self._spark, [folder.uri(path) for path in paths], self._view_schema
+                self._spark,
+                [folder.uri(path) for path in paths],
+                self._view_schema,
+                partial(read_staged, storage=self._storage),
             )
         view.createOrReplaceTempView(VIEW)
         try:
@@ -106,8 +118,9 @@ class SqlQuery:
             schema=schema_to_text(table),
             file_max_bytes=file_max_bytes,
             partition_by=partition_by,
+            storage=self._storage,
         )
-        frame = self._frame(staged, Folder(location))
+        frame = self._frame(staged, Folder(location, self._storage))
         try:
             rows = frame.mapInArrow(write, _FILES).collect()
         except (PySparkException, Py4JError) as error:
@@ -133,13 +146,14 @@ def write_result(
     schema: str,
     file_max_bytes: int,
     partition_by: str,
+    storage: Mapping[str, str] = NO_OPTIONS,
 ) -> Iterator[pa.RecordBatch]:
     """What an executor does with its part of the result. Yields one row for each file."""
     import pyarrow as pa
 
     # Spark may run a task twice at the same time: each run has files of its own.
     writer = PartitionedWriter(
-        Folder(location),
+        Folder(location, storage),
         folder,
         f"q-{uuid.uuid4().hex}",
         schema_from_text(schema),
@@ -161,21 +175,23 @@ def write_result(
     yield pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def _read_by_arrow(spark: SparkSession, uris: Sequence[str], schema: Any) -> DataFrame:
+def _read_by_arrow(spark: SparkSession, uris: Sequence[str], schema: Any, read: Any) -> DataFrame:
     return (
         spark.createDataFrame([(each,) for each in uris], "uri string")
         .repartition(len(uris))
-        .mapInArrow(read_staged, schema)
+        .mapInArrow(read, schema)
     )
 
 
-def read_staged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def read_staged(
+    batches: Iterator[pa.RecordBatch], storage: Mapping[str, str] = NO_OPTIONS
+) -> Iterator[pa.RecordBatch]:
     """URIs of Parquet files -> their rows, in the executors."""
-    from pyarrow import fs, parquet
+    from pyarrow import parquet
 
     for batch in batches:
         for uri in batch.column("uri").to_pylist():
-            files, path = fs.FileSystem.from_uri(uri)
+            files, path = file_system(uri, storage)
             with files.open_input_file(path) as source:
                 yield from parquet.ParquetFile(source).iter_batches(65_536)
 

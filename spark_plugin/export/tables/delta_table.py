@@ -29,13 +29,14 @@ from lakemq.spark_plugin.errors import NoTable, TableError
 from lakemq.spark_plugin.export.decoding.column_types import Evolve
 from lakemq.spark_plugin.export.tables.columns import check_partitioned, fitting
 from lakemq.spark_plugin.export.tables.delta_widening import is_widened, rewrite
-from lakemq.spark_plugin.export.tables.files import Folder, path_of
+from lakemq.spark_plugin.export.tables.files import NO_OPTIONS, Folder, path_of
 from lakemq.spark_plugin.export.tables.partitioning import (
     PartitionField,
     partition_text,
     with_partition_columns,
 )
 from lakemq.spark_plugin.export.tables.stats import delta_stats
+from lakemq.spark_plugin.export.tables.storage import delta_options, one_line
 from lakemq.spark_plugin.export.tables.table import (
     ExportKey,
     LiveFile,
@@ -63,11 +64,13 @@ class DeltaLakeTable:
         schema: pa.Schema | None,
         fields: Sequence[PartitionField] = (),
         evolve: Evolve = "strict",
+        storage: Mapping[str, str] = NO_OPTIONS,
     ) -> None:
         """Open the table, created with `schema` and `fields` if absent; without a schema it must be
         there, and changed as far as `evolve` allows it. TableError if it is not, or if its columns
         or partitioning differ."""
-        self.location = location
+        self.location, self.storage = location, storage
+        self._options = delta_options(location, storage)
         whole = None if schema is None else with_partition_columns(schema, fields)
         self._partition_by = [field.name for field in fields]
         self._table = self._open_or_create(whole)
@@ -82,16 +85,22 @@ class DeltaLakeTable:
         from deltalake.exceptions import DeltaError
 
         try:
-            if not DeltaTable.is_deltatable(self.location):
+            if not DeltaTable.is_deltatable(self.location, self._options):
                 if schema is None:
                     raise NoTable(f"there is no Delta table at {self.location}")
                 # "ignore": two exports may create the table at the same time.
                 DeltaTable.create(
-                    self.location, schema, mode="ignore", partition_by=self._partition_by
+                    self.location,
+                    schema,
+                    mode="ignore",
+                    partition_by=self._partition_by,
+                    storage_options=self._options,
                 )
-            return DeltaTable(self.location)
+            return DeltaTable(self.location, storage_options=self._options)
         except (DeltaError, OSError) as error:
-            raise TableError(f"Delta table {self.location} can't be opened: {error}") from None
+            raise TableError(
+                f"Delta table {self.location} can't be opened: {one_line(error)}"
+            ) from None
 
     def full_schema(self) -> pa.Schema:
         """Partition columns included."""
@@ -148,7 +157,7 @@ class DeltaLakeTable:
 
     def commit_of(self, path: str) -> TableCommit | None:
         """The version whose file of the log adds a data file; None: that was cleaned up."""
-        root = Folder(self.location)
+        root = Folder(self.location, self.storage)
         for name in reversed(root.names(_LOG)):
             if not _VERSION_FILE.fullmatch(name):
                 continue
@@ -165,7 +174,7 @@ class DeltaLakeTable:
         not say), sizes and partition values."""
         import pyarrow as pa
 
-        root, names = Folder(self.location), self.partition_columns()
+        root, names = Folder(self.location, self.storage), self.partition_columns()
         vectors = pa.table(self._table.deletion_vectors()).column("filepath").to_pylist()
         cut = {path_of(uri) for uri in vectors}
         found = []
@@ -180,7 +189,7 @@ class DeltaLakeTable:
         """(values of the partition columns, which no file holds; paths of the files with them)."""
         import pyarrow as pa
 
-        root, names = Folder(self.location), self._table.metadata().partition_columns
+        root, names = Folder(self.location, self.storage), self._table.metadata().partition_columns
         found: dict[tuple[Any, ...], list[str]] = {}
         for row in pa.table(self._table.get_add_actions()).to_pylist():
             values = tuple(row["partition"][name] for name in names)
@@ -205,7 +214,7 @@ class DeltaLakeTable:
         if wider is None:
             return
         if is_widened(self.full_schema(), wider):
-            rewrite(self._table, self.location, wider)
+            rewrite(self._table, self.location, wider, self.storage)
         else:
             write_deltalake(
                 self.location,
@@ -213,6 +222,7 @@ class DeltaLakeTable:
                 mode="append",
                 schema_mode="merge",
                 partition_by=partition_by or None,
+                storage_options=self._options,
             )
         self.reload()
 

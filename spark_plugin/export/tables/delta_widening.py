@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -43,7 +44,9 @@ def _differs(has: pa.DataType, wanted: pa.DataType) -> bool:
     return bool(has != wanted)
 
 
-def rewrite(table: DeltaTable, location: str, schema: pa.Schema) -> None:
+def rewrite(
+    table: DeltaTable, location: str, schema: pa.Schema, storage: Mapping[str, str]
+) -> None:
     """Give the table the schema, whose types hold all that is there."""
     from deltalake import Schema
     from deltalake.exceptions import CommitFailedError
@@ -54,14 +57,14 @@ def rewrite(table: DeltaTable, location: str, schema: pa.Schema) -> None:
         attempt_path = f"{PREFIX}widened/{uuid.uuid4().hex}"
         # Outside the exports' attempt folders, which a process that starts would delete; what a
         # crash leaves is for the vacuum.
-        actions = _write(table, Folder(location), attempt_path, schema, partition_by)
+        actions = _write(table, Folder(location, storage), attempt_path, schema, partition_by)
         try:
             table.create_write_transaction(
                 actions, "overwrite", Schema.from_arrow(schema), partition_by
             )
             return
         except CommitFailedError:
-            Folder(location).delete(attempt_path)
+            Folder(location, storage).delete(attempt_path)
     raise TableError(f"{location}: others kept changing the table while its columns were to grow")
 
 

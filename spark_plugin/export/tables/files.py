@@ -17,10 +17,17 @@ import os
 import posixpath
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from lakemq.spark_plugin.errors import TableError
+from lakemq.spark_plugin.export.tables.storage import (
+    create_object,
+    file_system,
+    is_s3,
+    path_in_bucket,
+)
 from lakemq.spark_plugin.export.tables.table import ExportKey
 
 if TYPE_CHECKING:
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 PREFIX: Final = "lakemq-"
+NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 STRAY_AGE_MIN_S: Final = 3600.0
 """A stray file that changed later than this long ago is left alone."""
 _STRAYS: Final = ".strays"
@@ -36,12 +44,14 @@ _STRAYS: Final = ".strays"
 class Folder:
     """A folder on any file system that pyarrow knows; paths are relative to it, with `/`."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, storage: Mapping[str, str] = NO_OPTIONS) -> None:
+        """`storage`: options for an object store, as in `Target`."""
         import pyarrow as pa
         from pyarrow import fs
 
+        self._storage = storage
         try:
-            self._files, self._root = fs.FileSystem.from_uri(location)
+            self._files, self._root = file_system(location, storage)
         except (pa.ArrowInvalid, ValueError):
             self._files, self._root = fs.LocalFileSystem(), os.path.abspath(location)
         except pa.ArrowException as error:
@@ -125,13 +135,12 @@ class Folder:
     def create_exclusively(self, path: str, data: bytes) -> None:
         """Create a small file that appears whole, on disk; FileExistsError if it is there already.
 
-        Local disks only: a hard link is the atomic step.
+        The atomic step is a hard link on a local disk, and a conditional put in an object store
+        (S3: `If-None-Match`, RFC 9110, 13.1.2).
         """
         if not self.local:
-            raise TableError(
-                f"{self._root}: plain Parquet with a manifest needs a local or mounted folder; use "
-                "Delta or Iceberg on an object store"
-            )
+            create_object(self._location, self._storage, path, data)
+            return
         staged = f"{self.full_path(path)}.{os.getpid()}.tmp"
         with open(staged, "wb") as file:
             file.write(data)
@@ -162,6 +171,8 @@ def path_of(uri: str) -> str:
     import pyarrow as pa
     from pyarrow import fs
 
+    if is_s3(uri):  # pyarrow would ask the bucket for its region
+        return path_in_bucket(uri)
     try:
         return str(fs.FileSystem.from_uri(uri)[1])
     except (pa.ArrowInvalid, ValueError):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lakemq.spark_plugin.errors import NoTable
 from lakemq.spark_plugin.export.decoding.column_types import Evolve
 from lakemq.spark_plugin.export.tables.columns import check_partitioned, fitting
-from lakemq.spark_plugin.export.tables.files import path_of
+from lakemq.spark_plugin.export.tables.files import NO_OPTIONS, path_of
 from lakemq.spark_plugin.export.tables.iceberg_partitions import (
     add_fields,
     field_names,
@@ -29,6 +29,7 @@ from lakemq.spark_plugin.export.tables.iceberg_partitions import (
 )
 from lakemq.spark_plugin.export.tables.partitioning import PartitionField
 from lakemq.spark_plugin.export.tables.stats import read_footer
+from lakemq.spark_plugin.export.tables.storage import iceberg_properties
 from lakemq.spark_plugin.export.tables.table import (
     ExportKey,
     LiveFile,
@@ -57,6 +58,7 @@ class IcebergTable:
         schema: pa.Schema | None,
         fields: Sequence[PartitionField] = (),
         evolve: Evolve = "strict",
+        storage: Mapping[str, str] = NO_OPTIONS,
     ) -> None:
         """Open the table, created with `schema` and `fields` if absent; without a schema it must be
         there, and changed as far as `evolve` allows it. TableError if it is not, or if its columns
@@ -64,7 +66,8 @@ class IcebergTable:
         from pyiceberg.catalog import load_catalog
         from pyiceberg.exceptions import NoSuchTableError
 
-        properties = dict(catalog)
+        properties = iceberg_properties(catalog, storage)
+        self.storage = storage
         self._catalog = load_catalog(properties.pop("name", "default"), **properties)
         # `LakeTable` has no `close`: a table ends when it is dropped.
         weakref.finalize(self, self._catalog.close)  # its connections end with the table

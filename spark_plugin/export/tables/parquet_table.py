@@ -11,13 +11,13 @@ import base64
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lakemq.spark_plugin.errors import NoTable, TableError
 from lakemq.spark_plugin.export.decoding.column_types import Evolve
 from lakemq.spark_plugin.export.tables.columns import check_partitioned, fitting
-from lakemq.spark_plugin.export.tables.files import Folder
+from lakemq.spark_plugin.export.tables.files import NO_OPTIONS, Folder
 from lakemq.spark_plugin.export.tables.partitioning import (
     PartitionField,
     partition_text,
@@ -48,12 +48,13 @@ class ParquetTable:
         schema: pa.Schema | None,
         fields: Sequence[PartitionField] = (),
         evolve: Evolve = "strict",
+        storage: Mapping[str, str] = NO_OPTIONS,
     ) -> None:
         """Open the table, created with `schema` and `fields` if absent; without a schema it must be
         there, and changed as far as `evolve` allows it. TableError if it is not, or if its columns
         or partitioning differ."""
-        self.location = location
-        self._folder = Folder(location)
+        self.location, self.storage = location, storage
+        self._folder = Folder(location, storage)
         self._number = 0
         self._exports: dict[str, Any] = {}
         whole = None if schema is None else with_partition_columns(schema, fields)

@@ -93,6 +93,8 @@ class LakeTable(Protocol):
 
     location: str
     """URI or path of the folder that data files go to."""
+    storage: Mapping[str, str]
+    """Options of the object store that it is in, as in `Target`."""
 
     def arrow_schema(self) -> pa.Schema:
         """Schema that data files must have."""

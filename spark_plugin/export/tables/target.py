@@ -25,6 +25,8 @@ class Target:
     """`namespace.table` (Iceberg)."""
     catalog: dict[str, str] = field(default_factory=dict)
     """Properties of the Iceberg catalog, such as `uri` and `warehouse`; `name` is its name."""
+    storage: dict[str, str] = field(default_factory=dict, repr=False)
+    """Options of the object store, such as `endpoint`, `region`, `secret_access_key`."""
 
     def __post_init__(self) -> None:
         if self.format == "iceberg":
@@ -53,5 +55,5 @@ class Target:
         if self.is_routed and not given:
             return self.of_route(DEAD_LETTERS)
         if self.format == "iceberg":
-            return Target("iceberg", table=given or f"{self.table}_dlq", catalog=self.catalog)
-        return Target(self.format, path=given or f"{self.path.rstrip('/')}_dlq")
+            return replace(self, table=given or f"{self.table}_dlq")
+        return replace(self, path=given or f"{self.path.rstrip('/')}_dlq")

@@ -192,7 +192,7 @@ class MemoryTable:
     """One process's view of a `Store`; a commit can only follow the state seen."""
 
     def __init__(self, store: Store, stage: Stage) -> None:
-        self.location = store.location
+        self.location, self.storage = store.location, {}
         self._store, self._stage = store, stage
         self._number, self._progress, self._files = 0, Progress(), list[WrittenFile]()
         self.reload()
