@@ -129,6 +129,7 @@ def test_sdk_and_commands_reach_a_node(
     assert printed(folder, "-m", "lakemq", "consume", f"sdk-{system}", *at) == "x\na\nb\n"
     printed(folder, "-m", "lakemq", "proto", str(tmp_path / "protos"))
     assert "rpc Produce(" in (tmp_path / "protos/lakemq/native/v1/native.proto").read_text()
+    assert "Traceback" not in node.log_file.read_text()
     assert printed(folder, "-m", "lakemq", "--version") == f"lakemq {lakemq.__version__}\n"
 
 
