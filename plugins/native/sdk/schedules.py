@@ -19,6 +19,7 @@ from lakemq.plugins.native.sdk.net.connection import Connection
 from lakemq.plugins.native.sdk.net.retrying import now_ms, retrying
 from lakemq.plugins.native.sdk.producer.checking import encoded
 from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner
+from lakemq.plugins.native.sdk.serializing import RecordSerializer, Serializing
 from lakemq.plugins.native.sdk.types import NewRecord
 
 if TYPE_CHECKING:
@@ -51,21 +52,24 @@ class Schedules:
     async def send(
         self,
         topic: str,
-        value: bytes | None,
+        value: Any,
         *,
         delay: timedelta | None = None,
         deliver_at: datetime | None = None,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers = (),
         timestamp_ms: int | datetime | None = None,
         partition: int | None = None,
         schedule_id: str | None = None,
+        key_serializer: Serializing | None = None,
+        value_serializer: Serializing | None = None,
     ) -> Scheduled:
         """Let one record appear after `delay` (counted by the broker) or at `deliver_at`; returns
         when it is on the broker's disk. Its timestamp is that time unless `timestamp_ms` is given.
 
         `schedule_id`: your own name for it, 1 to 64 bytes; asking twice under one name schedules
-        once. InvalidRequest: too far ahead. StagingFull: too much waits.
+        once. `key_serializer`, `value_serializer`: as of a producer. InvalidRequest: too far ahead.
+        StagingFull: too much waits.
         """
         record = NewRecord(value, key, headers, timestamp_ms)
         return await self.send_batch(
@@ -75,6 +79,8 @@ class Schedules:
             deliver_at=deliver_at,
             partition=partition,
             schedule_id=schedule_id,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
         )
 
     async def send_batch(
@@ -86,9 +92,16 @@ class Schedules:
         deliver_at: datetime | None = None,
         partition: int | None = None,
         schedule_id: str | None = None,
+        key_serializer: Serializing | None = None,
+        value_serializer: Serializing | None = None,
     ) -> Scheduled:
-        """Let records appear together in one partition: that of the first one's key."""
+        """Let records appear together in one partition: that of the first one's key. Columns are
+        sent as they are."""
         taken_ms = now_ms()
+        given = key_serializer is not None or value_serializer is not None
+        if given and not isinstance(records, Columns):
+            serializer = RecordSerializer(key_serializer, value_serializer)
+            records = [serializer.record(record) for record in wire.rows_given(records)]
         keeps = _keeps_timestamps(records)
         columns = wire.columns_given(records, taken_ms)
         if not columns.values:

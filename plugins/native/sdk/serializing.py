@@ -27,8 +27,8 @@ Deserializing = Deserialize | str | type[Any]
 
 
 class DeserializationError(LakeMQError):
-    """A record's key or value is not what the deserializer takes. The consumer stays before it:
-    `seek` to `offset` + 1 goes on behind it."""
+    """A record's key or value is not what the deserializer takes. A consumer stays before it:
+    `seek` to `offset` + 1 goes on behind it. That of a queue has it in hand: `queue_record`."""
 
     code = "DESERIALIZATION"
 
@@ -36,6 +36,8 @@ class DeserializationError(LakeMQError):
         super().__init__(message)
         self.record = record
         """As it is stored: key and value are bytes or None."""
+        self.queue_record: Any = None
+        """Of a queue: the record to settle, as with `reject`; it comes again if it is not."""
 
     @property
     def place(self) -> TopicPartition:

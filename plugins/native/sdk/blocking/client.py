@@ -6,19 +6,16 @@ caller's thread directly, which takes less CPU where nothing else is to be done 
 
 from __future__ import annotations
 
-import asyncio
-import atexit
 import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from lakemq.broker_core.api.errors import (
     InvalidRequest,
-    OutcomeUnknown,
 )
 from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.types import Acks, Columns, Compression, Headers, Record, TopicPartition
@@ -32,7 +29,8 @@ from lakemq.plugins.native.sdk.arrow import COLUMNS
 from lakemq.plugins.native.sdk.blocking.consumer import SyncConsumer, with_callbacks_in_threads
 from lakemq.plugins.native.sdk.blocking.fetch_streams import FetchStream, ParallelFetch
 from lakemq.plugins.native.sdk.blocking.fetching import SyncRoutes
-from lakemq.plugins.native.sdk.blocking.portal import Portal, blocking
+from lakemq.plugins.native.sdk.blocking.opened import OpenedClient
+from lakemq.plugins.native.sdk.blocking.portal import blocking
 from lakemq.plugins.native.sdk.blocking.producer import SyncProducer
 from lakemq.plugins.native.sdk.blocking.queue import SyncQueue
 from lakemq.plugins.native.sdk.blocking.scan import TopicScan, columns_given
@@ -54,19 +52,16 @@ from lakemq.plugins.native.sdk.net.addresses import Bootstrap
 from lakemq.plugins.native.sdk.net.errors import CLOSED
 from lakemq.plugins.native.sdk.net.login import Login, Mechanism, login_of, with_login
 from lakemq.plugins.native.sdk.net.tls import Tls, open_channel
-from lakemq.plugins.native.sdk.producer.accumulator import BATCH_MAX_BYTES
 from lakemq.plugins.native.sdk.producer.checking import checked_record
 from lakemq.plugins.native.sdk.producer.options import ProducerOptions
 from lakemq.plugins.native.sdk.producer.producer import Producer
 from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions, check_queue_options
+from lakemq.plugins.native.sdk.serializing import Deserializing, RecordDeserializer
 from lakemq.plugins.native.sdk.telemetry import Telemetry
 from lakemq.plugins.native.sdk.types import ConsumerRecord, NewRecord, RecordMetadata
 from lakemq.plugins.native.wire.filtering import RecordFilter
 
 _R = TypeVar("_R")
-_EXIT_S: Final = 2.0
-_open: weakref.WeakSet[_Opened] = weakref.WeakSet()
-"""To be closed when the interpreter ends."""
 
 
 class SyncClient:
@@ -99,7 +94,7 @@ class SyncClient:
         )
         self._lock = threading.Lock()
         self._closed = False
-        self._opened: _Opened | None = None
+        self._opened: OpenedClient | None = None
 
     def close(self) -> None:
         """End every call, consumer and queue of this client. Calls raise InvalidRequest since."""
@@ -136,7 +131,7 @@ class SyncClient:
         opened = self._open()
         return opened.portal.run(lambda: work(opened.client))
 
-    def _open(self) -> _Opened:
+    def _open(self) -> OpenedClient:
         """The event loop and the client on it, started when they are first needed."""
         opened = self._opened
         if opened is None:
@@ -145,7 +140,7 @@ class SyncClient:
                     raise InvalidRequest(CLOSED)
                 # Checked again under the lock: two threads may both have found it missing.
                 if self._opened is None:
-                    made = _Opened(
+                    made = OpenedClient(
                         self.bootstrap, self.timeout_s, self.tls, self.login, self.rack,
                         self.telemetry,
                     )  # fmt: skip
@@ -222,7 +217,15 @@ class SyncClient:
 
         return SyncConsumer(self, self._call(assign))
 
-    def queue(self, topic: str, *, group: str, **options: Unpack[QueueOptions]) -> SyncQueue:
+    def queue(
+        self,
+        topic: str,
+        *,
+        group: str,
+        key_deserializer: Deserializing | None = None,
+        value_deserializer: Deserializing | None = None,
+        **options: Unpack[QueueOptions],
+    ) -> SyncQueue:
         """A consumer of the queue that `group` has on `topic`; use it as a context manager.
 
         `QueueOptions` lists the options.
@@ -230,7 +233,13 @@ class SyncClient:
         check_queue_options(options)
 
         async def queue(client: Client) -> Queue:
-            return client.queue(topic, group=group, **options)
+            return client.queue(
+                topic,
+                group=group,
+                key_deserializer=key_deserializer,
+                value_deserializer=value_deserializer,
+                **options,
+            )
 
         return SyncQueue(self, self._call(queue))
 
@@ -284,19 +293,24 @@ class SyncClient:
         stop: Sequence[object] = (),
         wanted: RecordFilter | None = None,
         on_corrupt: OnCorrupt = "skip",
+        key_deserializer: Deserializing | None = None,
+        value_deserializer: Deserializing | None = None,
     ) -> Iterator[Record]:
         """Records of a topic: up to the high watermark, or for ever with `follow`.
 
         `start`: `earliest`, `latest`, an offset or a datetime. Partitions are read one after the
         other, with `follow` all at once, in order within each. Ends early once `stop` is not empty.
-        `wanted`: only such records. `on_corrupt`: see `OnCorrupt`.
+        `wanted`: only such records. `on_corrupt`: see `OnCorrupt`. `key_deserializer` and
+        `value_deserializer`: as of `subscribe`; a DeserializationError ends the loop.
         """
-        reader = TopicReader(topic, wanted, on_corrupt)
+        made = self._deserializer(key_deserializer, value_deserializer)
+        reader = TopicReader(topic, wanted, on_corrupt, made)
         starts = self._call(
             lambda client: consume_starts(client.connection, topic, partition, start)
         )
         for number, batch in self._batches(reader, starts, follow):
             if batch is not None:
+                self._prepare(reader, number, batch)
                 yield from reader.records(number, batch, starts[number])
             if stop:
                 return
@@ -309,16 +323,31 @@ class SyncClient:
         follow: bool = False,
         wanted: RecordFilter | None = None,
         on_corrupt: OnCorrupt = "skip",
+        key_deserializer: Deserializing | None = None,
+        value_deserializer: Deserializing | None = None,
     ) -> Iterator[ConsumerRecord]:
         """As `consume`, of the partitions in `starts`, each from what is given for it: an offset,
         `earliest`, `latest` or a datetime; the records know their partition."""
-        reader = TopicReader(topic, wanted, on_corrupt)
+        made = self._deserializer(key_deserializer, value_deserializer)
+        reader = TopicReader(topic, wanted, on_corrupt, made)
         offsets = {number: at for number, at in starts.items() if isinstance(at, int)}
         if len(offsets) < len(starts):
             offsets = self._call(lambda client: given_starts(client.connection, topic, starts))
         for number, batch in self._batches(reader, offsets, follow):
             if batch is not None:
+                self._prepare(reader, number, batch)
                 yield from reader.placed(number, batch, offsets[number])
+
+    def _deserializer(
+        self, key: Deserializing | None, value: Deserializing | None
+    ) -> RecordDeserializer | None:
+        if key is None and value is None:
+            return None  # without an event loop
+        return RecordDeserializer(key, value, self._open().client.schemas)
+
+    def _prepare(self, reader: TopicReader, number: int, batch: RecordBatch) -> None:
+        if reader.deserializer is not None and reader.deserializer.asks:
+            self._call(lambda _: reader.prepare(number, batch))
 
     def scan(
         self,
@@ -460,96 +489,6 @@ class SyncClient:
         kind = acks_given(acks), compression_given(compression)
         opened = self._open()
         return opened.portal.run(lambda: opened.produce(*kind, send))
-
-
-class _Opened:
-    """The event loop of a blocking client, and what lives on it. It knows nothing of the blocking
-    client, so that one that is not closed can be collected."""
-
-    def __init__(
-        self,
-        bootstrap: Bootstrap,
-        timeout_s: float,
-        tls: Tls | None,
-        login: Login | None,
-        rack: str,
-        telemetry: Telemetry | None,
-    ) -> None:
-        self.portal = Portal()
-        self._timeout_s = timeout_s
-        self._producers: dict[tuple[Acks, Compression], Producer] = {}
-        self._making = asyncio.Lock()
-        login = login or Login()
-
-        async def enter() -> Client:
-            client = Client(
-                bootstrap,
-                timeout_s=timeout_s,
-                tls=tls,
-                token=login.token,
-                username=login.username,
-                password=login.password,
-                mechanism=login.mechanism,
-                rack=rack,
-                telemetry=telemetry,
-            )
-            try:
-                return await client.__aenter__()
-            except BaseException:
-                await client.close()
-                raise
-
-        try:
-            self.client = self.portal.run(enter)
-        except BaseException:
-            self.portal.close(_nothing)
-            raise
-        _open.add(self)
-
-    def end(self, wait_s: float | None = None) -> None:
-        self.portal.close(self.client.close, wait_s)
-
-    async def produce(
-        self,
-        acks: Acks,
-        compression: Compression,
-        send: Callable[[Producer], Coroutine[Any, Any, _R]],
-    ) -> _R:
-        producer = await self._producer(acks, compression)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await send(producer)
-        except TimeoutError:
-            why = f": {producer.last_failure}" if producer.last_failure else ""
-            raise OutcomeUnknown(
-                f"no answer in {self._timeout_s} s; the records may or may not be stored{why}"
-            ) from None
-
-    async def _producer(self, acks: Acks, compression: Compression) -> Producer:
-        """One for all threads; another once it has failed for good."""
-        async with self._making:
-            found = self._producers.get((acks, compression))
-            if found is None or found.failed is not None:
-                if found is not None:
-                    await found.abandon()
-                found = self._producers[acks, compression] = await self.client.producer(
-                    acks=acks,
-                    compression=compression,
-                    batch_max_bytes=BATCH_MAX_BYTES,
-                    delivery_timeout_ms=int(self._timeout_s * 1000),
-                )
-            return found
-
-
-async def _nothing() -> None:
-    """A client that was not made has nothing to close."""
-
-
-@atexit.register
-def _close_all() -> None:
-    """Of programs that do not close their clients: daemon threads would be stopped anywhere."""
-    for each in list(_open):
-        each.end(_EXIT_S)
 
 
 def connect(

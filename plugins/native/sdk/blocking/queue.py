@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from lakemq.broker_core.api.types import Headers
 from lakemq.plugins.native.sdk.blocking.portal import Facade, blocking
 from lakemq.plugins.native.sdk.queue.queue import Queue
 from lakemq.plugins.native.sdk.queue.record import QueueRecord
+from lakemq.plugins.native.sdk.serializing import DeserializationError
 
 
 class SyncQueueRecord(Facade[QueueRecord]):
@@ -52,13 +53,13 @@ class SyncQueueRecord(Facade[QueueRecord]):
         return self._inner.timestamp_ms
 
     @property
-    def key(self) -> bytes | None:
-        """Key; None: it has none."""
+    def key(self) -> Any:
+        """Key, as it is stored or what the deserializer makes of it; None: it has none."""
         return self._inner.key
 
     @property
-    def value(self) -> bytes | None:
-        """Value; None: a tombstone."""
+    def value(self) -> Any:
+        """Value, as it is stored or what the deserializer makes of it; None: a tombstone."""
         return self._inner.value
 
     @property
@@ -94,7 +95,11 @@ class SyncQueue(Facade[Queue]):
     def next_batch(self, count: int = 1, timeout_s: float | None = None) -> list[SyncQueueRecord]:
         """As `Queue.next_batch`: waits for one message, `timeout_s` at most, and takes up to
         `count` that are there."""
-        found = self._call(lambda inner: inner.next_batch(count, timeout_s))
+        try:
+            found = self._call(lambda inner: inner.next_batch(count, timeout_s))
+        except DeserializationError as error:
+            error.queue_record = SyncQueueRecord(self._runner, error.queue_record)
+            raise
         return [SyncQueueRecord(self._runner, message) for message in found]
 
     def stop(self) -> None:

@@ -50,6 +50,8 @@ from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions
 from lakemq.plugins.native.sdk.schedules import Schedules
 from lakemq.plugins.native.sdk.schemas import Schemas
 from lakemq.plugins.native.sdk.serializing import (
+    Deserializing,
+    RecordDeserializer,
     RecordSerializer,
     Serializing,
 )
@@ -242,13 +244,22 @@ class Client:
         self._consumers.add(made)
         return made
 
-    def queue(self, topic: str, *, group: str, **options: Unpack[QueueOptions]) -> Queue:
+    def queue(
+        self,
+        topic: str,
+        *,
+        group: str,
+        key_deserializer: Deserializing | None = None,
+        value_deserializer: Deserializing | None = None,
+        **options: Unpack[QueueOptions],
+    ) -> Queue:
         """A consumer of the queue that `group` has on `topic`: records are shared one by one.
 
         Iterate it; `QueueOptions` lists the options. Closed with the client, or as an async
         context manager.
         """
-        made = Queue(self.connection.routes, topic, group, options)
+        of = RecordDeserializer.given(key_deserializer, value_deserializer, self.schemas)
+        made = Queue(self.connection.routes, topic, group, options, of)
         self._queues.add(made)
         return made
 
@@ -424,17 +435,22 @@ class Client:
         follow: bool = False,
         wanted: RecordFilter | None = None,
         on_corrupt: OnCorrupt = "skip",
+        key_deserializer: Deserializing | None = None,
+        value_deserializer: Deserializing | None = None,
     ) -> AsyncGenerator[Record, None]:
         """Records of a topic, in order within each partition; all partitions are read at once.
 
         `start`: `earliest`, `latest`, an offset or a datetime. Ends at the high watermark unless
         `follow`.
-        `wanted`: only such records. `on_corrupt`: see `OnCorrupt`.
+        `wanted`: only such records. `on_corrupt`: see `OnCorrupt`. `key_deserializer` and
+        `value_deserializer`: as of `subscribe`; a DeserializationError ends the loop.
         """
-        reader = TopicReader(topic, wanted, on_corrupt)
+        made = RecordDeserializer.given(key_deserializer, value_deserializer, self.schemas)
+        reader = TopicReader(topic, wanted, on_corrupt, made)
         starts = await consume_starts(self.connection, topic, partition, start)
         async with self._merged(reader, starts, follow) as batches:
             async for number, batch in batches:
+                await reader.prepare(number, batch)
                 for record in reader.records(number, batch, starts[number]):
                     yield record
 
@@ -446,13 +462,17 @@ class Client:
         follow: bool = False,
         wanted: RecordFilter | None = None,
         on_corrupt: OnCorrupt = "skip",
+        key_deserializer: Deserializing | None = None,
+        value_deserializer: Deserializing | None = None,
     ) -> AsyncGenerator[ConsumerRecord, None]:
         """As `consume`, of the partitions in `starts`, each from what is given for it: an offset,
         `earliest`, `latest` or a datetime; the records know their partition."""
-        reader = TopicReader(topic, wanted, on_corrupt)
+        made = RecordDeserializer.given(key_deserializer, value_deserializer, self.schemas)
+        reader = TopicReader(topic, wanted, on_corrupt, made)
         offsets = await given_starts(self.connection, topic, starts)
         async with self._merged(reader, offsets, follow) as batches:
             async for number, batch in batches:
+                await reader.prepare(number, batch)
                 for record in reader.placed(number, batch, offsets[number]):
                     yield record
 

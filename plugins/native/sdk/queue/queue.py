@@ -28,6 +28,7 @@ from lakemq.plugins.native.sdk.net.routes import Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 from lakemq.plugins.native.sdk.queue.calls import QueueCalls
 from lakemq.plugins.native.sdk.queue.record import QueueRecord, Settling
+from lakemq.plugins.native.sdk.serializing import DeserializationError, RecordDeserializer
 
 _RELEASE_S: Final = 2.0
 _SILENT_S: Final = 1.0
@@ -88,8 +89,10 @@ class Queue:
         topic: str,
         group: str,
         options: QueueOptions,
+        deserializer: RecordDeserializer | None = None,
     ) -> None:
         self.topic, self.group = topic, group
+        self._deserializer = deserializer
         self._calls = QueueCalls(routes)
         prefetch, settings = queue_settings(options)
         try:
@@ -316,7 +319,30 @@ class Queue:
         return message
 
     async def _next(self) -> QueueRecord | None:
-        """None: the queue is closed, or stopped. Cancelled while it waits, it has taken nothing."""
+        """None: the queue is closed, or stopped. Cancelled while it waits, it has taken nothing.
+        Raises DeserializationError, with the message, which is in hand then."""
+        message = await self._next_stored()
+        if message is not None and self._deserializer is not None:
+            try:
+                await self._deserializer.prepare([message.stored()])
+            except BaseException:  # cancelled, or the registry does not answer
+                self._buffer.appendleft(message)
+                raise
+            message.make(self._deserializer)
+        return message
+
+    def _take_made(self) -> QueueRecord | None:
+        """The next message that is here and made without waiting; others stay for `_next`."""
+        message = self._take()
+        if message is not None and self._deserializer is not None:
+            try:
+                message.make(self._deserializer)
+            except DeserializationError:
+                self._buffer.appendleft(message)
+                return None
+        return message
+
+    async def _next_stored(self) -> QueueRecord | None:
         if not self._tasks and not self._stopped:
             await self.open()
         while not self._stopped:
@@ -353,7 +379,7 @@ class Queue:
         found: list[QueueRecord] = []
         while message is not None:
             found.append(message)
-            message = self._take() if len(found) < count else None
+            message = self._take_made() if len(found) < count else None
         return found
 
     def stop(self) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lakemq.broker_core.api.errors import LakeMQError, LockLost, OutcomeUnknown
 from lakemq.broker_core.api.types import Headers
 from lakemq.plugins.native.proto import queues_pb2 as pb
 from lakemq.plugins.native.sdk.net.errors import error_of
+from lakemq.plugins.native.sdk.serializing import DeserializationError, RecordDeserializer
+from lakemq.plugins.native.sdk.types import ConsumerRecord
 
 _GroupKey = tuple[int, int, int | None]
 """(partition, settlement, delay)"""
@@ -32,8 +34,8 @@ class QueueRecord:
     )  # fmt: skip
 
     def __init__(
-        self, topic: str, partition: int, offset: int, timestamp_ms: int, key: bytes | None,
-        value: bytes | None, headers: Headers, attempt: int, settling: Settling, life: int,
+        self, topic: str, partition: int, offset: int, timestamp_ms: int, key: Any,
+        value: Any, headers: Headers, attempt: int, settling: Settling, life: int,
         until: float,
     ) -> None:  # fmt: skip
         self.topic = topic
@@ -48,6 +50,22 @@ class QueueRecord:
         self._settling = settling
         self._life = life
         self._until = until
+
+    def stored(self) -> ConsumerRecord:
+        """What is stored, without how to settle it."""
+        return ConsumerRecord(
+            self.topic, self.partition, self.offset, self.timestamp_ms, self.key, self.value,
+            self.headers,
+        )  # fmt: skip
+
+    def make(self, deserializer: RecordDeserializer) -> None:
+        """Key and value are what is made of them from now on. Raises DeserializationError."""
+        try:
+            made = deserializer.record(self.stored())
+        except DeserializationError as error:
+            error.queue_record = self
+            raise
+        self.key, self.value = made.key, made.value
 
     def __repr__(self) -> str:
         return (
