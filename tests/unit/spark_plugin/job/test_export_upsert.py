@@ -13,6 +13,7 @@ from lakemq.spark_plugin.errors import ExportFenced, OptionError, TableError
 from lakemq.spark_plugin.export.job import run
 from lakemq.spark_plugin.export.job.settings import ExportSettings
 from lakemq.spark_plugin.export.tables import delta_table, iceberg_table
+from lakemq.spark_plugin.union import read as union
 from tests.support.spark.lake_tables import data_paths, named_files, read_table, target_in
 from tests.unit.spark_plugin.job.test_export_loop import Export, run_here
 
@@ -262,6 +263,9 @@ def test_mode_and_key_of_an_export_stay(memory, export, target, monkeypatch):
         export.run(upsert_key="")
     with pytest.raises(OptionError, match="is an upsert, whose table has only the last"):
         run.audit_target("memory", "t", target, "e", "", by_key=False)
+    monkeypatch.setattr(union, "open_client", lambda *_: contextlib.nullcontext(memory))
+    with pytest.raises(TableError, match="is an upsert: its table has not all records"):
+        union.read("t", bootstrap="memory", path=target.path, export_id="e", format="json")
     with pytest.raises(OptionError, match="are not replayed"):
         run.replay_target(
             ExportSettings("memory", "t", target, "e", format="json", value_schema=SCHEMA)
