@@ -24,6 +24,7 @@ from lakemq.broker_core.api.groups.types import GroupCommit, OffsetToCommit
 from lakemq.broker_core.api.leadership import leads
 from lakemq.broker_core.api.records.batch import BatchHeader, RecordBatch, stamp
 from lakemq.broker_core.api.state.residents import Residents
+from lakemq.broker_core.api.transactions.types import Owner
 from lakemq.broker_core.api.types import (
     Acks,
     AppendResult,
@@ -42,6 +43,7 @@ from lakemq.broker_core.groups.offset_log import OffsetLog, StoredOffsets
 from lakemq.broker_core.groups.offset_table import OFFSETS_TOPIC
 from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
 from lakemq.broker_core.transactions.formats import STAGED_TOPIC
+from lakemq.broker_core.transactions.owners import OwnerRuntime
 from lakemq.broker_core.transactions.targets import METHOD as APPENDED
 from lakemq.broker_core.transactions.targets import AppendedService
 from lakemq.plugins.journal.segment.producers import ProducerTable
@@ -84,6 +86,8 @@ class World:
         self.logs: dict[Place, SharedLog] = {}
         self.nodes: dict[str, Node] = {}
         self.calm = False
+        self.strikes = False
+        """Whether what a commit under way depends on moves on purpose."""
         self.producer_ids = 0
         self.tasks: set[asyncio.Task[Any]] = set()
         self.counts = dict.fromkeys(("elected", "ended", "commits", "voided", "lost"), 0)
@@ -437,6 +441,19 @@ class Node:
         await self.coordinator.stop()
         await self.group.residents.stop()
         self.world.counts["ended"] += 1
+
+    def runtimes(self) -> list[OwnerRuntime]:
+        return list(self.coordinator._owners.values())
+
+    def committing(self) -> list[Owner]:
+        """Owners whose commit is on its way to be decided, or applied."""
+        return [owner for owner, each in self.coordinator._owners.items() if each.busy]
+
+    def owner_place(self, owner: Owner) -> Place:
+        return STAGED_TOPIC, self.coordinator._log.partition_of(owner) or 0
+
+    def group_place(self) -> Place:
+        return OFFSETS_TOPIC, self.group.offsets.partition_of(Group.name) or 0
 
     async def answer(self, method: str, request: bytes) -> bytes:
         if not self.alive:
