@@ -66,7 +66,7 @@ nightly: java $(READY)  ## simulations and properties with thousands of seeds, o
 		tests/integration/admin/test_admin_openapi.py
 	$(MAKE) mutants versions
 	LAKEMQ_FAULT_ROUNDS=10 LAKEMQ_KILLS=20 LAKEMQ_EXPORT_KILLS=1 \
-	$(BIN)/python -m pytest -q --timeout 3600 tests/fault
+	$(BIN)/python -m pytest -q --timeout 3600 tests/fault tests/integration/spark/test_union_read.py
 
 versions: $(READY)  ## do the lowest and the newest packages work, the client alone, and other packages beside?
 	$(BIN)/python -m pip install -q 'uv>=0.9,<1'

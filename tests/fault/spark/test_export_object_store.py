@@ -126,7 +126,7 @@ def export_here(given: dict[str, Any]) -> None:
     exporter.close()
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", FORMATS if ALL else ["delta"])
 def test_options_alone_reach_the_store(
     kind: str, bucket: str, node: NodeProcess, tmp_path: Path
 ) -> None:
