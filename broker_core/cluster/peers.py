@@ -98,6 +98,18 @@ class Peers:
                 reason = str(error)
             except grpc.aio.AioRpcError as error:
                 reason = error.details() or error.code().name
+            except asyncio.InvalidStateError as error:  # it ended just before a write
+                reason = str(error)
+            except asyncio.CancelledError:
+                # Also what gRPC raises in a write of a call that ends meanwhile.
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                reason = "it was cancelled"
+            except Exception:
+                # Without its streams the node could not take part, and nothing would say so.
+                _log.exception("stream %s to node %s failed", method, node)
+                reason = "it failed"
             # Once for each cause: a node that is away for an hour is one line.
             if reason != reported:
                 reported = reason

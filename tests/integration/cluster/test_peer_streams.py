@@ -129,6 +129,38 @@ async def test_a_stream_goes_on_after_its_leader_was_restarted() -> None:
         assert follower.got.empty()
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncio.CancelledError(),  # as gRPC raises it in a write of a call that ends meanwhile
+        asyncio.InvalidStateError("RPC already finished."),  # and just behind its end
+        ValueError("a defect of ours"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+async def test_a_stream_goes_on_whatever_ended_the_last_one(error: BaseException) -> None:
+    cluster: dict[str, Node] = {}
+    leader, node = Node("n1", cluster), Node("n2", cluster)
+    talks = 0
+    again = asyncio.Event()
+
+    async def talk(stream: ByteStream) -> None:
+        nonlocal talks
+        talks += 1
+        if talks < 3:
+            raise error
+        again.set()
+        await stream.read()
+
+    async with running(leader, node):
+        end = node.peers.keep("n1", "Replicate", talk)
+        async with asyncio.timeout(10):
+            await again.wait()
+        end()
+        await asyncio.sleep(0.2)
+        assert talks == 3, "its end ends it"
+
+
 async def test_streams_are_opened_again_after_a_new_registration() -> None:
     cluster: dict[str, Node] = {}
     leader, node = Node("n1", cluster), Node("n2", cluster)
