@@ -13,6 +13,7 @@ import pytest
 
 import lakemq
 from lakemq import TopicPartition
+from lakemq.plugins.native.sdk.net.connection import Connection
 from tests.support.node.node import NodeProcess, unique
 
 COUNT = 90
@@ -347,3 +348,28 @@ async def test_reading_without_a_group_from_a_time(node: NodeProcess) -> None:
             assert [client_side(told, number) for number in range(3)] == wanted
             with pytest.raises(lakemq.UnknownPartition):
                 list(blocking.consume(name, partition=3))
+
+
+async def test_brokers_that_do_not_answer_are_waited_for(
+    node: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When partitions are assigned, and when one is read on behind what retention has deleted."""
+    away = ["at first", "still"]
+    describe = Connection.describe_topic
+
+    async def describe_topic(connection: Connection, name: str) -> lakemq.TopicOffsets:
+        if away:
+            raise lakemq.Unavailable(away.pop())
+        return await describe(connection, name)
+
+    async with lakemq.Client(node.native, timeout_s=20) as client:
+        name = await filled(client, 1)
+        monkeypatch.setattr(Connection, "describe_topic", describe_topic)
+        async with client.subscribe(name, group=unique("g")) as consumer:
+            assert await several(consumer, COUNT) == [*range(COUNT)]
+            assert not away
+            await client.admin.delete_records(name, {0: COUNT - 5})
+            away += ["again"]
+            await consumer.seek(TopicPartition(name, 0), 0)
+            assert await several(consumer, 5) == [*range(COUNT - 5, COUNT)]
+            assert not away

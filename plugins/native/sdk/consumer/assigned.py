@@ -105,8 +105,8 @@ class AssignedPartitions:
                 await self.call("lost", changes.lost)
             elif changes.revoked:
                 await self._give_up(changes.revoked)
-            else:
-                await self._take(changes.assigned)
+            elif not await self._took(changes.assigned):
+                break  # tried again when this is called next
         if self._commit_interval_ms is not None and now_ms() >= self._next_commit_ms:
             self._next_commit_ms = now_ms() + self._commit_interval_ms
             with suppress(MemberFenced, UnknownMember):  # the next heartbeat tells
@@ -143,6 +143,17 @@ class AssignedPartitions:
             self.paused.pop(place, None)
         kept = {at: each for at, each in self.fetch.places.items() if at not in places}
         self.fetch.restart(kept)
+
+    async def _took(self, assigned: Mapping[TopicPartition, Grant]) -> bool:
+        """False: brokers do not answer now. What is read already goes on meanwhile."""
+        try:
+            await self._take(assigned)
+        except LakeMQError as error:
+            if not error.retriable:
+                raise
+            _log.info("%d assigned partitions can't be read yet: %s", len(assigned), error)
+            return False
+        return True
 
     async def _take(self, assigned: Mapping[TopicPartition, Grant]) -> None:
         found: dict[TopicPartition, Reading] = {}
@@ -187,6 +198,15 @@ class AssignedPartitions:
             return
         if not isinstance(error, OffsetOutOfRange):
             raise error
+        try:
+            await self._find_again(place, error)
+        except LakeMQError as other:
+            if not other.retriable:
+                raise
+            _log.info("%s/%d can't be read on yet: %s", *place, other)
+            self.fetch.restart(dict(self.fetch.places))  # fails again, and is found then
+
+    async def _find_again(self, place: TopicPartition, error: OffsetOutOfRange) -> None:
         described = await self._connection.describe_topic(place.topic)
         if isinstance(error, LogTruncated):
             # What came in place of the records that were taken back is new (KIP-320).
