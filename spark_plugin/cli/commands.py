@@ -116,9 +116,7 @@ class RunOptions:
     ] = False
     skip_lost: Annotated[
         bool,
-        typer.Option(
-            "--no-fail-on-data-loss", help="Skip records that were deleted before the export."
-        ),
+        typer.Option("--no-fail-on-data-loss", help="Skip what was deleted before the export."),
     ] = False
     retry_timeout: Annotated[
         str, typer.Option(help="How long to retry while the broker is unavailable.")

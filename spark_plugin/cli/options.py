@@ -59,14 +59,14 @@ class TableOptions:
     catalog_property: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE",
+            metavar="KEY=VAL",
             help="Property of the Iceberg catalog, such as type=glue; may be repeated.",
         ),
     ] = None
     storage_option: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE",
+            metavar="KEY=VAL",
             help="Option of the object store, such as endpoint=http://host:9000; may be repeated. "
             "Secrets are better in AWS_SECRET_ACCESS_KEY and the like.",
         ),

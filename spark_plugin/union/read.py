@@ -58,6 +58,7 @@ def read(
     path: str = "",
     table: str = "",
     catalog: Mapping[str, str] | None = None,
+    storage: Mapping[str, str] | None = None,
     export_id: str = "",
     format: RecordFormat = "raw",
     schema: str = "",
@@ -68,10 +69,10 @@ def read(
 ) -> UnionRead:
     """A topic's history in a table and its newest records in the journal, as one.
 
-    `to`, `path`, `table`, `catalog`, `export_id` (default: the topic), `format`, `schema`,
-    `message` and `delimiter` as `lakemq export` was given them; `schema` is the table's own where
-    it is left out. `columns`: only these. `options`: how to reach the broker (`tls.ca`, `token`,
-    ...), as the Spark source has them.
+    `to`, `path`, `table`, `catalog`, `storage`, `export_id` (default: the topic), `format`,
+    `schema`, `message` and `delimiter` as `lakemq export` was given them; `schema` is the table's
+    own where it is left out. `columns`: only these. `options`: how to reach the broker (`tls.ca`,
+    `token`, ...), as the Spark source has them.
 
     What is read is fixed now, by `UnionRead.ends`. Raises OptionError, NoTable, TableError (no
     such export has committed there), DataLossError (retention was quicker than the export),
@@ -81,7 +82,7 @@ def read(
 
     if format not in FORMATS:
         raise OptionError(f"format {format!r}{nearest(format, FORMATS)}; {', '.join(FORMATS)}")
-    target = Target(to, path, table, dict(catalog or {}))
+    target = Target(to, path, table, dict(catalog or {}), dict(storage or {}))
     if target.is_routed:
         raise OptionError("read takes the table of one route, not {route}")
     given = dict(options or {})

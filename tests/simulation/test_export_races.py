@@ -106,7 +106,7 @@ class World:
         self._names = itertools.count()
         for module in (exporter, landing, dead_letters):
             monkeypatch.setattr(
-                module, "Folder", lambda place: MemoryFolder(place, self.disk, self.stage)
+                module, "Folder", lambda place, _: MemoryFolder(place, self.disk, self.stage)
             )
         monkeypatch.setattr(dead_letters, "stored_offsets", stored_offsets(self.disk))
 

@@ -180,6 +180,7 @@ class Cluster:
         self.streams: set[Stream] = set()
         self.routes = self
         self.notices = Notices()
+        self.telemetry = None
         self.view = ClusterView()
         self.view.set_nodes({node: node for node in NODES})
         self.route = self.view.route

@@ -14,7 +14,7 @@ from lakemq.spark_plugin.export.job import exporter as export_loop
 from lakemq.spark_plugin.export.job.run import open_exporter, replay_target
 from lakemq.spark_plugin.export.job.settings import ExportSettings
 from lakemq.spark_plugin.export.maintenance.replay import Replayed
-from tests.support.node.node import NodeProcess
+from tests.support.node.node import NodeProcess, unique
 from tests.support.spark.lake_tables import FORMATS, data_paths, read_table, target_in
 from tests.support.spark.session import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
 
@@ -209,9 +209,11 @@ def test_raw_records_can_be_queried(spark, node, client, tmp_path: Path):
     ],
 )
 def test_a_query_that_cannot_be_is_one_sentence(spark, node, client, tmp_path, sql, problem):
+    topic = unique("any")
+    client.create_topic(topic, partitions=1)
     settings = ExportSettings(
         node.native,
-        "any",
+        topic,
         target_in(tmp_path, "delta"),
         "e",
         format="json",

@@ -131,15 +131,17 @@ def test_the_guide_is_right(spark, node, client, tmp_path, capsys):
     chapter = GUIDE.read_text().partition("### Table and journal as one")[2]
     block = re.search("```python\n(.*?)```", chapter, re.DOTALL)
     assert block is not None
-    client.create_topic("air", partitions=2)
-    send(client, "air", 0, 10)
+    topic = "union-guide"
+    client.create_topic(topic, partitions=2)
+    send(client, topic, 0, 10)
     target = target_in(tmp_path, "delta")
     settings = ExportSettings(
-        node.native, "air", target, "air", format="json", value_schema="n bigint, room string"
+        node.native, topic, target, topic, format="json", value_schema="n bigint, room string"
     )
     export(spark, settings)
-    send(client, "air", 10, 12)
+    send(client, topic, 10, 12)
     told = block[1].replace("127.0.0.1:9700", node.native).replace("lake/air", target.path)
+    told = told.replace('"air"', f'"{topic}"')
     exec(compile(told, str(GUIDE), "exec"), {})
     printed = capsys.readouterr().out
     assert "{0: 10, 1: 10} {0: 12, 1: 12}" in printed and "24" in printed
