@@ -76,7 +76,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Stores:
     return fresh
 
 
-def filled(client: lakemq.SyncClient, topic: str, **config: str) -> OffsetRange:
+def filled(node: NodeProcess, client: lakemq.SyncClient, topic: str, **config: str) -> OffsetRange:
     """A topic of many small segments; all but the last are in the store alone when it returns."""
     settings = {"segment_max_bytes": "4096", "retention_ms": "none", **config}
     topic_id = client.create_topic(topic, partitions=1, config=settings).topic_id
@@ -93,6 +93,9 @@ def filled(client: lakemq.SyncClient, topic: str, **config: str) -> OffsetRange:
         sent += count
     client.send(topic, b"last", headers=(("unit", b"C"),), partition=0)
     wait(lambda: len(client.tiered_segments(topic, 0, 0, sent).segments) >= 5)
+    # Copied comes first, given up later: until then the broker reads its own files.
+    (folder,) = (each for each in node.data_dir.rglob("0") if topic_id in str(each))
+    wait(lambda: len(list(folder.glob("*.log"))) == 1)
     return OffsetRange(topic, topic_id, 0, 0, sent + 1)
 
 
@@ -104,8 +107,8 @@ def wait(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(client: lakemq.SyncClient) -> OffsetRange:
-    return filled(client, "tiered")
+def whole(node: NodeProcess, client: lakemq.SyncClient) -> OffsetRange:
+    return filled(node, client, "tiered")
 
 
 def rows(client: lakemq.SyncClient, wanted: OffsetRange, tiered: Tiered, **more) -> pa.Table:
@@ -194,8 +197,8 @@ def test_a_store_that_is_not_here_is_named_once(client, whole, here, caplog, tmp
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "swap"])
-def test_a_damaged_object_gives_no_wrong_row(client, here, store, caplog, damage) -> None:
-    whole = filled(client, f"damaged-{damage}")
+def test_a_damaged_object_gives_no_wrong_row(node, client, here, store, caplog, damage) -> None:
+    whole = filled(node, client, f"damaged-{damage}")
     expected = rows(client, whole, NEVER)
     first, second, *_ = client.tiered_segments(whole.topic, 0, 0, whole.end).segments
     path, other = store / first.name, store / second.name
@@ -216,8 +219,8 @@ def test_a_damaged_object_gives_no_wrong_row(client, here, store, caplog, damage
     assert rows(client, whole, ALWAYS).equals(expected)
 
 
-def test_what_retention_took_is_the_broker_s_to_answer(client, here, monkeypatch) -> None:
-    whole = filled(client, "retained")
+def test_what_retention_took_is_the_broker_s_to_answer(node, client, here, monkeypatch) -> None:
+    whole = filled(node, client, "retained")
     before = client.tiered_segments(whole.topic, 0, 0, whole.end)
     client.admin.delete_records(whole.topic, {0: before.segments[1].next_offset + 2})
     wait(lambda: client.tiered_segments(whole.topic, 0, 0, whole.end).log_start_offset > 0)
@@ -261,7 +264,7 @@ def test_s3_is_read_with_the_reader_s_own_credentials(spark, tmp_path, here, cap
         config = _CONFIG.format(url="s3://archive/lake", options=options)
         with NodeProcess(tmp_path / "s3", config) as node:
             with lakemq.connect(node.native, timeout_s=10) as client:
-                whole = filled(client, "bucket")
+                whole = filled(node, client, "bucket")
                 told = client.tiered_segments(whole.topic, 0, 0, whole.end)
                 assert told.segments[0].store_url == "s3://archive/lake/"
                 own = Tiered("always", options=tuple(given.items()))
