@@ -318,6 +318,9 @@ class MqttSettings(PluginSettings):
     """Most retained messages."""
     retained_max_bytes: Reloadable[int] = Field(default=256 * 1024 * 1024, ge=0)
     """Most bytes of retained messages."""
+    sparkplug_aware: bool = False
+    """Whether birth messages of Sparkplug B are retained under `$sparkplug/certificates/...`, and
+    no client may publish to `$sparkplug/...` (docs/sparkplug.md)."""
     write_buffer_max_bytes: int = Field(default=4 * 1024 * 1024, ge=4096)
     """Bytes waiting for one socket above which its client counts as slow: QoS 0 is dropped, QoS 1
     and 2 wait in its session's queue."""

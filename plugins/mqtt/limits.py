@@ -44,3 +44,4 @@ class Limits:
     response_information: str = ""
     server_reference: str = ""
     redirect: str = "on_stop"
+    sparkplug_aware: bool = False

@@ -14,7 +14,6 @@ from lakemq.plugins.mqtt.routing.delayed import (
     AGAIN_MS,
     Delayed,
     Leaving,
-    is_for_clients,
     read_delayed,
 )
 from lakemq.plugins.mqtt.state.questions import AuthorizationPending
@@ -107,7 +106,7 @@ def _release(hub: Hub, one: Delayed, now_ms: int) -> None:
         return
     context = AccessContext("mqtt", one.client_id, qos=packet.qos, retain=packet.retain)
     try:
-        allowed = is_for_clients(packet.topic) and hub.allowed(
+        allowed = hub.is_for_clients(packet.topic) and hub.allowed(
             one.principal, Operation.WRITE, packet.topic, context
         )
     except AuthorizationPending as unanswered:

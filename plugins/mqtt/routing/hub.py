@@ -18,7 +18,7 @@ from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing import history
 from lakemq.plugins.mqtt.routing.bans import BanRules, Bans
 from lakemq.plugins.mqtt.routing.bindings import Binding, binding_of
-from lakemq.plugins.mqtt.routing.delayed import Delays
+from lakemq.plugins.mqtt.routing.delayed import Delays, is_for_clients
 from lakemq.plugins.mqtt.routing.history import History, Reading
 from lakemq.plugins.mqtt.routing.outbox import Outbox
 from lakemq.plugins.mqtt.routing.retained import Retained
@@ -40,7 +40,9 @@ from lakemq.plugins.mqtt.state.sessions import Index, Positions, Session, Subscr
 from lakemq.plugins.mqtt.state.slow import SlowClients
 from lakemq.plugins.mqtt.wire.messages import Message, message_of
 from lakemq.plugins.mqtt.wire.packets import RETAIN_AS_PUBLISHED, Publish
+from lakemq.plugins.mqtt.wire.primitives import STRING_MAX_BYTES
 from lakemq.plugins.mqtt.wire.reasons import Reason
+from lakemq.plugins.mqtt.wire.sparkplug import RESERVED, certificate_name
 from lakemq.plugins.mqtt.wire.topics import (
     EXCLUSIVE,
     REPLAY,
@@ -189,6 +191,19 @@ class Hub:
     def topic_name(self, text: str) -> str:
         """The topic name that a publish to `text` goes to."""
         return rewritten(self._rewrites, text, subscribing=False) if self._rewrites else text
+
+    def is_for_clients(self, name: str) -> bool:
+        """Whether clients may publish under a name that came out of prefixes and rewriting."""
+        reserved = self.limits.sparkplug_aware and name.startswith(RESERVED)
+        return is_for_clients(name) and not reserved
+
+    def certificate_name(self, name: str) -> str | None:
+        """Where a Sparkplug birth is retained, too; None: it is none, or this is not asked
+        for, or the longer name would be no valid one."""
+        found = certificate_name(name) if self.limits.sparkplug_aware else None
+        if found is None or found.count("/") >= self.limits.topic_levels_max:
+            return None
+        return found if len(found.encode()) <= STRING_MAX_BYTES else None
 
     def unsubscribe(self, session: Session, text: str) -> bool:
         """Remove a subscription; False: there was none."""
@@ -418,6 +433,15 @@ class Hub:
             record_headers(packet, client_id, key_is_client_id=by_client, owner=owner) + headers
         )
         self.store(binding, principal, key, packet, headers, receiver or Unattended(self.counters))
+
+    def certify(
+        self, birth: Publish, name: str, client_id: str, principal: Principal, now_ms: int
+    ) -> None:
+        """Retain a Sparkplug birth under its certificate's name, in its publisher's share. Without
+        its properties: an expiry is the birth's. An empty one would only delete what is there."""
+        if birth.payload:
+            certificate = Publish(name, birth.payload, 1, True)
+            self.publish_for(certificate, client_id, principal, now_ms)
 
     def not_kept(self, connections: list[Peer], text: str, now_ms: int) -> None:
         """Something that was to be promised could not be kept: end the connections, so that their

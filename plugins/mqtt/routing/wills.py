@@ -12,7 +12,6 @@ from lakemq.plugins.mqtt.routing.delayed import (
     DelayHub,
     Outgoing,
     delay,
-    is_for_clients,
     split_delayed,
 )
 from lakemq.plugins.mqtt.state.questions import (
@@ -55,6 +54,9 @@ class WillHub(DelayHub, Protocol):
     def topic_name(self, text: str) -> str:
         """The topic name that a publish to `text` goes to."""
 
+    def is_for_clients(self, name: str) -> bool:
+        """Whether clients may publish under a name."""
+
     def allowed(
         self, principal: Principal, operation: Operation, name: str, context: AccessContext
     ) -> bool:
@@ -77,7 +79,7 @@ def publish_will(
             delay_s, packet.topic = split_delayed(name)
         packet.topic = hub.topic_name(packet.topic)
         context = AccessContext("mqtt", client_id, qos=will.qos, retain=will.retain)
-        allowed = is_for_clients(packet.topic) and hub.allowed(
+        allowed = hub.is_for_clients(packet.topic) and hub.allowed(
             principal, Operation.WRITE, packet.topic, context
         )
         if allowed and delay_s is not None:

@@ -54,6 +54,8 @@ class Route:
     """How long its publishes wait; None: they do not."""
     refusal: Reason = Reason.NOT_AUTHORIZED
     """Reason code for a publish that is not allowed."""
+    certificate: str | None = None
+    """Where a Sparkplug birth is retained, too; None: it is none, or nothing heeds that."""
 
 
 @dataclass(slots=True)

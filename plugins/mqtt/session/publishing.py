@@ -14,7 +14,7 @@ from lakemq.broker_core.api.tracing import end
 from lakemq.broker_core.api.types import Acks, Operation
 from lakemq.plugins.mqtt.limits import SHARED_INCOMING_MAX
 from lakemq.plugins.mqtt.routing.bindings import Binding
-from lakemq.plugins.mqtt.routing.delayed import PREFIX, delay, is_for_clients, split_delayed
+from lakemq.plugins.mqtt.routing.delayed import PREFIX, delay, split_delayed
 from lakemq.plugins.mqtt.routing.subscriptions import Target
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.progress import Route
@@ -59,7 +59,7 @@ def _route(connection: Connection, topic: str) -> Route:
     too_deep = topic.count("/") >= hub.limits.topic_levels_max
     # Six answers, one for each QoS with and without retain: an authorizer may go by both. What no
     # client may publish to is answered here, without asking it.
-    allowed = [None if is_for_clients(topic) and not too_deep else False] * 6
+    allowed = [None if hub.is_for_clients(topic) and not too_deep else False] * 6
     binding, client_id = hub.binding(topic), connection.client_id
     by_client = binding is not None and binding.key_is_client_id
     # Encoded once for each name: for publishes without properties they differ in the QoS alone.
@@ -68,15 +68,17 @@ def _route(connection: Connection, topic: str) -> Route:
         for qos in range(3)
     ]
     key = (client_id if by_client else topic).encode()
+    certificate = hub.certificate_name(topic) if delay_s is None else None
     route = Route(
         topic,
         allowed,
         binding if delay_s is None else None,
         key,
         (plain[0], plain[1], plain[2]),
-        _plain_home(connection, binding) if topic == written else None,
+        _plain_home(connection, binding) if topic == written and certificate is None else None,
         delay_s,
         Reason.TOPIC_NAME_INVALID if too_deep else Reason.NOT_AUTHORIZED,
+        certificate,
     )
     # All or nothing: evicting single names would cost more than asking for the rights again.
     if len(written) <= REMEMBERED_CHARS_MAX:
@@ -110,7 +112,7 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     route = connection.routes.get(packet.topic) or _route(connection, packet.topic)
     allowed = route.allowed[packet.qos * 2 + packet.retain]
     # The hot path. `route.stores` is None where the receive maximum is counted, and where the name
-    # is rewritten or the publish delayed: those take the long way below.
+    # is rewritten, the publish delayed or a Sparkplug birth: those take the long way below.
     if (
         allowed
         and packet.qos == 1
@@ -138,6 +140,8 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     # A run goes to subscribers as the bytes that came, so its name must not be rewritten.
     elif not (packet.qos or rewrites) and packet.properties is NO_PROPERTIES:
         _offer_express(connection, route)
+    if route.certificate is not None:
+        hub.certify(packet, route.certificate, connection.client_id, connection.principal, now_ms)
     _pass_on(connection, packet, route, now_ms)
 
 
@@ -500,7 +504,7 @@ def _say(connection: Connection, packet: PacketType, packet_id: int) -> None:
 def _offer_express(connection: Connection, route: Route) -> None:
     """From now on, let plain QoS 0 publishes to this topic name come as the bytes they are."""
     stored = route.binding is not None and route.binding.stores_qos_0
-    if stored or len(route.topic) > REMEMBERED_CHARS_MAX:
+    if stored or route.certificate is not None or len(route.topic) > REMEMBERED_CHARS_MAX:
         return
     express = connection.express
     if len(express) >= ROUTES_MAX:

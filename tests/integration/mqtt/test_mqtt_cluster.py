@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import paho.mqtt.client as paho
@@ -22,6 +23,8 @@ from lakemq.testing.cluster import Cluster
 CONFIG = """
 [cluster]
 ack_wait_ms = 100000
+[plugins.mqtt]
+sparkplug_aware = true
 [[plugins.mqtt.bindings]]
 filter = "room/#"
 topic = "rooms"
@@ -108,6 +111,9 @@ class Client:
     def close(self) -> None:
         self.paho.disconnect()
         self.paho.loop_stop()
+        # Without callbacks it is freed at once, and closes the sockets that it wakes its thread by.
+        self.paho.on_connect = self.paho.on_publish = None
+        self.paho.on_subscribe = self.paho.on_message = None
 
 
 @pytest.mark.parametrize("version", [paho.MQTTv311, paho.MQTTv5])
@@ -140,6 +146,38 @@ def test_qos_0_wills_and_delayed_publishes_are_routed(cluster: Cluster, node: st
     until(lambda: len(stored(cluster, f"loose/{node}/")) == 20)
     until(lambda: len(stored(cluster, f"room/later/{node}/")) == 20)
     assert len(stored(cluster, f"room/kept/{node}/")) == 20
+
+
+def test_sparkplug_births_of_any_node_are_retained_on_all(cluster: Cluster) -> None:
+    births = [f"spBv1.0/plant/NBIRTH/{node}" for node in NAMES]
+    host = Client(cluster, "n2")
+    assert host.subscribe("$sparkplug/certificates/#") == [1]
+    for node, name in zip(NAMES, births, strict=True):
+        edge = Client(cluster, node)
+        for seq in range(2):
+            edge.paho.publish(name, b"birth %d" % seq, qos=0)
+        edge.paho.publish("$sparkplug/certificates/" + name, b"forged", qos=1)
+        assert False in edge.outcomes(3).values()
+        edge.close()
+    wanted = {("$sparkplug/certificates/" + name, b"birth 1") for name in births}
+    seen: set[tuple[str, bytes]] = set()
+    while not wanted <= seen:
+        seen.add(host.messages.get(timeout=WAIT_S))
+    assert all(payload != b"forged" for _, payload in seen)
+    host.close()
+    for node in NAMES:
+        late = Client(cluster, node)
+        held: dict[str, bytes] = {}
+
+        def ask(late: Client = late, held: dict[str, bytes] = held) -> bool:
+            late.subscribe("$sparkplug/certificates/spBv1.0/plant/NBIRTH/#")
+            with suppress(queue.Empty):
+                while True:
+                    held.update([late.messages.get(timeout=0.5)])
+            return set(held.items()) == wanted
+
+        until(ask)
+        late.close()
 
 
 def test_a_will_is_stored_wherever_its_client_was(cluster: Cluster) -> None:
