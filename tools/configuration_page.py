@@ -24,6 +24,8 @@ One TOML file, given by `lakemq start --config lakemq.toml`; without one, every 
 default below and the plugins `journal`, `mqtt`, `native`, `bridge` and `admin` are on. The file is
 strict: an unknown key is an error that names its line and the nearest known key. `lakemq config
 check --config F` checks a file without starting anything, and tells all that is wrong at once.
+[lakemq.toml](lakemq.toml) is a complete file, each setting commented and at its default; `lakemq
+init` writes it, with the settings of the plugins that are installed.
 
 - **Plugins.** A plugin is on when it has a section, `[plugins.<name>]`, unless that says
   `enabled = false`. Those five are on without a section; `[plugins.admin]` may be written

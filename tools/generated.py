@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from lakemq.cli.configuration.commented_file import commented_file
 from tests.support.mqtt import conformance as mqtt_conformance
 from tools.clients_page import clients_page
 from tools.commands_page import commands_page
@@ -24,6 +25,7 @@ PAGES = {
     "docs/clients.md": clients_page,
     "docs/commands.md": commands_page,
     "docs/configuration.md": configuration_page,
+    "docs/lakemq.toml": lambda: commented_file(built_in=True),
     "docs/metrics.md": metrics_page,
     "docs/mqtt-conformance.md": mqtt_conformance.page,
     "docs/sdk-reference.md": sdk_reference,
