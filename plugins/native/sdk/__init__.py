@@ -42,7 +42,7 @@ from lakemq.broker_core.api.errors import (
 )
 from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.records.tiered import TieredSegment, TieredSegments
-from lakemq.broker_core.api.schemas.types import SchemaInfo
+from lakemq.broker_core.api.schemas.types import SchemaInfo, SubjectInfo
 from lakemq.broker_core.api.transactions.types import CommitOutcome
 from lakemq.broker_core.api.types import (
     Acks,
@@ -70,6 +70,7 @@ from lakemq.plugins.native.sdk.client.client import Client
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer, ConsumerOptions
 from lakemq.plugins.native.sdk.consumer.corrupt import OnCorrupt
 from lakemq.plugins.native.sdk.consumer.counters import ConsumerCounters, ProducerCounters
+from lakemq.plugins.native.sdk.consumer.options import AssignOptions
 from lakemq.plugins.native.sdk.net.tls import Tls
 from lakemq.plugins.native.sdk.producer.options import ProducerOptions
 from lakemq.plugins.native.sdk.producer.producer import Producer
@@ -110,6 +111,7 @@ from lakemq.plugins.native.wire.filtering import Condition, RecordFilter
 __all__ = [
     "Acks",
     "Admin",
+    "AssignOptions",
     "BatchCommitted",
     "BatchTooLarge",
     "Client",
@@ -180,6 +182,7 @@ __all__ = [
     "StaleEpoch",
     "StorageFenced",
     "StorageFull",
+    "SubjectInfo",
     "SyncAdmin",
     "SyncClient",
     "SyncConsumer",

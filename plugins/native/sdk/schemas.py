@@ -40,7 +40,7 @@ class Schemas:
         self._stub: SchemasAsyncStub = SchemasStub(channel)
         self._timeout_s = timeout_s
         self.formats: dict[int, Format] = {}
-        """By id, as far as values have been decoded."""
+        """Internal: by id, as far as values have been decoded."""
 
     async def register(self, subject: str, schema_type: str, text: str) -> SchemaInfo:
         """A new version, or the latest when it is the same. Raises IncompatibleSchema,
@@ -88,7 +88,7 @@ class Schemas:
         return (await self.format_of(schema_id)).decode(payload)
 
     async def format_of(self, schema_id: int) -> Format:
-        """Encodes and decodes values of one schema, which is asked for once. Raises
+        """Internal: encodes and decodes values of one schema, which is asked for once. Raises
         UnknownSchema."""
         found = self.formats.get(schema_id)
         if found is None:

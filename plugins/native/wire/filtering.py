@@ -28,13 +28,13 @@ class Condition:
     prefix: bool = False
 
     def of_key(self, key: bytes | None) -> bool:
-        """Whether a record's key meets the condition."""
+        """Internal: whether a record's key meets the condition."""
         if key is None:
             return False
         return key.startswith(self.value) if self.prefix else key == self.value
 
     def of_headers(self, encoded: bytes) -> bool:
-        """Whether a record's encoded headers meet the condition."""
+        """Internal: whether a record's encoded headers meet the condition."""
         return any(
             name == self.header and self.of_key(value) for name, value in decode_headers(encoded)
         )
@@ -94,7 +94,7 @@ class RecordFilter:
         return list(compress(batch.records(), wanted)) if any(wanted) else []
 
     def batches(self, data: bytes) -> bytes:
-        """The batches of `data` (back to back) that hold a record that is wanted, whole.
+        """Internal: the batches of `data` (back to back) that hold a record that is wanted, whole.
 
         Control batches stay: they are for readers; so do corrupt ones, which readers tell of.
         """

@@ -124,7 +124,7 @@ class SyncClient:
         return self._closed
 
     def run(self, work: Callable[[], Coroutine[Any, Any, _R]]) -> _R:
-        """Run `work()` on the event loop of this client, and wait for it."""
+        """Internal: run `work()` on the event loop of this client, and wait for it."""
         return self._open().portal.run(work)
 
     def _call(self, work: Callable[[Client], Coroutine[Any, Any, _R]]) -> _R:

@@ -123,7 +123,7 @@ class SyncConsumer(Facade[Consumer]):
 
     @property
     def consumer(self) -> Consumer:
-        """The member itself, on the event loop of the client."""
+        """Internal: the member itself, on the event loop of the client."""
         return self._inner
 
     @property

@@ -29,7 +29,7 @@ class SyncQueueRecord(Facade[QueueRecord]):
 
     @property
     def message(self) -> QueueRecord:
-        """The message itself, for `SyncQueue.ack`."""
+        """Internal: the message itself, for `SyncQueue.ack`."""
         return self._inner
 
     @property

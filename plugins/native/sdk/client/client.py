@@ -94,7 +94,7 @@ class Client:
         where = Bootstrap(bootstrap, secure=tls is not None)
         login = login_of(token, username, password, mechanism)
         self.connection = connection = Connection(where, timeout_s, tls, login, rack)
-        """The gRPC side, for the blocking face."""
+        """Internal: the gRPC side, for the blocking face."""
         connection.routes.telemetry = client_telemetry(telemetry)
         self.bootstrap = where
         self.timeout_s = timeout_s
@@ -118,7 +118,7 @@ class Client:
 
     @property
     def routes(self) -> Routes:
-        """Who leads which partition, and a channel to each."""
+        """Internal: who leads which partition, and a channel to each."""
         return self.connection.routes
 
     async def close(self) -> None:

@@ -113,7 +113,7 @@ class Consumer:
             changed=changed, counters=self.counters,
         )  # fmt: skip
         self.reader = RecordReader(self._assigned, self.counters, wanted, corrupt, made, group)
-        """Chunks of records, for the blocking face."""
+        """Internal: chunks of records, for the blocking face."""
 
     def _pattern_of(self, pattern: str | None, interval_ms: int) -> TopicPattern | None:
         if pattern is None or not isinstance(self._stream, GroupStream):
@@ -326,16 +326,17 @@ class Consumer:
         await self._commits.commit(offsets)
 
     def commit_request(self, offsets: Mapping[TopicPartition, int]) -> pb.CommitOffsetsRequest:
-        """A commit of this member; every one supersedes those made before."""
+        """Internal: a commit of this member; every one supersedes those made before."""
         return self._commits.request(offsets)
 
     def was_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """A transaction has committed these."""
+        """Internal: a transaction has committed these."""
         self._commits.done(offsets)
 
     def gave_up_since(self, moment_ms: float) -> bool:
-        """Whether partitions were lost or given up since then (`now_ms` of the group stream), or
-        are about to be: what was made of their records is for another member to make."""
+        """Internal: whether partitions were lost or given up since then (`now_ms` of the group
+        stream), or are about to be: what was made of their records is for another member to make.
+        """
         changes = self._membership.changes()
         return self._assigned.given_up_ms >= moment_ms or bool(changes.lost)
 

@@ -14,6 +14,7 @@ from lakemq.plugins.native.wire.filtering import RecordFilter
 
 Partitions = frozenset[TopicPartition]
 Callback = Callable[[Partitions], Awaitable[None] | None]
+"""Called with the partitions that came or went."""
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -29,6 +30,7 @@ class ConsumerOptions(TypedDict, total=False):
     """Commit what the application has come back from, every `auto_commit_interval_ms`, before a
     partition is given up and at the end. Off by default."""
     auto_commit_interval_ms: int
+    """5 s by default."""
     on_corrupt: OnCorrupt
     """A stored batch that is corrupt inside: `skip` (the default) leaves it out, counts it and logs
     it once at WARNING; `raise` raises CorruptBatch."""
@@ -49,6 +51,7 @@ class ConsumerOptions(TypedDict, total=False):
     """As of keys; `schema`: what the schema registry says of each value. When a value does not fit,
     the consumer raises DeserializationError and stays before it. Arrow tables stay as stored."""
     on_assigned: Callback
+    """Partitions have come; called, as the other two, between two records."""
     on_revoked: Callback
     """Before partitions are given up: `commit` still works."""
     on_lost: Callback
@@ -56,7 +59,7 @@ class ConsumerOptions(TypedDict, total=False):
 
 
 class AssignOptions(TypedDict, total=False):
-    """Options of `assign`; `ConsumerOptions` says what they mean."""
+    """Options of `assign`; those without a text are as in `ConsumerOptions`."""
 
     wanted: RecordFilter
     start: Start

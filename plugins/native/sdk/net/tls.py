@@ -32,7 +32,7 @@ class Tls:
     """What the broker's certificate must name in place of the host that is connected to."""
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Raises InvalidRequest, naming the file that can't be read."""
+        """Internal. Raises InvalidRequest, naming the file that can't be read."""
         if (self.certificate is None) != (self.key is None):
             raise InvalidRequest("tls: certificate and key come together")
         return grpc.ssl_channel_credentials(
@@ -40,7 +40,7 @@ class Tls:
         )
 
     def options(self) -> list[tuple[str, int | str]]:
-        """Channel options."""
+        """Internal: channel options."""
         if self.server_name is None:
             return [*wire.CHANNEL_OPTIONS]
         return [*wire.CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", self.server_name)]

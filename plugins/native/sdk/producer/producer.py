@@ -113,13 +113,13 @@ class Producer(BatchSender):
         return future
 
     def prepared(self, record: NewRecord) -> NewRecord:
-        """A record as it is sent, for `enqueue_all`; in the thread of the application."""
+        """Internal: a record as it is sent, for `enqueue_all`; in the thread of the application."""
         record = checked_record(record)
         return with_headers(record, current_headers()) if self._traced else record
 
     async def enqueue_all(self, records: deque[Handed]) -> None:
-        """As `enqueue`, of many; those that were taken, or failed, are taken off `records`. A
-        broker that is away is waited for, as long as for an ack."""
+        """Internal: as `enqueue`, of many; those that were taken, or failed, are taken off
+        `records`. A broker that is away is waited for, as long as for an ack."""
         batches = self._accumulator
         while records:
             topic, record, partition, future = records[0]
@@ -251,7 +251,7 @@ class Producer(BatchSender):
         self.failed = InvalidRequest("this producer is closed")
 
     async def abandon(self) -> None:
-        """Its client is closed: what has no outcome fails."""
+        """Internal: its client is closed: what has no outcome fails."""
         if self.failed is None:
             self._fail_all(InvalidRequest(CLOSED))
         await self._end_streams()

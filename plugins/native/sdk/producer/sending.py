@@ -112,7 +112,7 @@ class BatchSender:
         self.failed: LakeMQError | None = None
         """Why this producer takes no more records; None: it takes them."""
         self.last_failure: LakeMQError | None = None
-        """What the newest stream failed with, until another gets an answer."""
+        """Internal: what the newest stream failed with, until another gets an answer."""
         self._loop = asyncio.get_running_loop()
         self._deadline_ms = 0
         """Of the records that are taken now; replaced with every flush."""

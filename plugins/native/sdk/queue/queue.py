@@ -53,6 +53,7 @@ class QueueOptions(TypedDict, total=False):
     backoff_ms: int
     """Pause before a record that failed comes again; doubles each time (1 s)."""
     backoff_ms_max: int
+    """Longest such pause (60 s)."""
     start: str
     """`earliest` (the default) or `latest`: where a new queue begins."""
 

@@ -52,14 +52,15 @@ class QueueRecord:
         self._until = until
 
     def stored(self) -> ConsumerRecord:
-        """What is stored, without how to settle it."""
+        """Internal: what is stored, without how to settle it."""
         return ConsumerRecord(
             self.topic, self.partition, self.offset, self.timestamp_ms, self.key, self.value,
             self.headers,
         )  # fmt: skip
 
     def make(self, deserializer: RecordDeserializer) -> None:
-        """Key and value are what is made of them from now on. Raises DeserializationError."""
+        """Internal: key and value are what is made of them from now on. Raises
+        DeserializationError."""
         try:
             made = deserializer.record(self.stored())
         except DeserializationError as error:
@@ -118,7 +119,7 @@ class QueueRecord:
             )
 
     def extended(self, until: float) -> None:
-        """Its lock now ends at `until`, by the monotonic clock (s)."""
+        """Internal: its lock now ends at `until`, by the monotonic clock (s)."""
         self._until = until
 
 

@@ -93,7 +93,7 @@ class TransactionalProducer:
         return self._open
 
     def ended(self, *, committed: int | None = None, failed: LakeMQError | None = None) -> None:
-        """The open transaction has ended. `failed`: this producer can't go on."""
+        """Internal: the open transaction has ended. `failed`: this producer can't go on."""
         self._open = None
         self._failed = self._failed or failed
         if committed is not None:
