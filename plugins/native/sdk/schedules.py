@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -103,7 +104,9 @@ class Schedules:
             serializer = RecordSerializer(key_serializer, value_serializer)
             records = [serializer.record(record) for record in wire.rows_given(records)]
         keeps = _keeps_timestamps(records)
-        columns = wire.columns_given(records, taken_ms)
+        telemetry = self._connection.routes.telemetry
+        traced = telemetry is not None and telemetry.traced
+        columns = wire.columns_given(records, taken_ms, traced=traced)
         if not columns.values:
             raise InvalidRequest("there is no record to schedule")
         home = await self._home(topic, columns, partition, schedule_id)
@@ -120,9 +123,10 @@ class Schedules:
         # Which node keeps the schedules of a partition is told by the one that is asked first.
         calls = self._calls(self._nodes.get((topic, home), ""))
         timeout_s = self._connection.timeout_s
-        answer = await calls.patient("Schedule", lambda: request, timeout_s, ATTEMPT_S)
-        self._nodes[topic, home] = calls.address
         count = len(columns.values)
+        with nullcontext() if telemetry is None else telemetry.scheduling(topic, home, count):
+            answer = await calls.patient("Schedule", lambda: request, timeout_s, ATTEMPT_S)
+        self._nodes[topic, home] = calls.address
         return Scheduled(request.schedule_id, topic, home, answer.deliver_at_ms, count)
 
     def _calls(self, address: str = "") -> CoordinatorCalls[SchedulesAsyncStub]:

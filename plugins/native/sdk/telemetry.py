@@ -1,12 +1,14 @@
 """Spans and metrics of a client, by OpenTelemetry's conventions for messaging
-(https://opentelemetry.io/docs/specs/semconv/messaging/): one span a batch, never one a record.
+(https://opentelemetry.io/docs/specs/semconv/messaging/): one span a batch or a call, never one a
+record.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -82,12 +84,68 @@ class ClientTelemetry:
         span, at_s = started
         told = _attributes("send", topic)
         if error is not None:
-            told["error.type"] = error.code or type(error).__name__
+            told["error.type"] = _error_type(error)
         if self._seconds is not None and self._sent is not None:
             self._seconds.record(time.perf_counter() - at_s, told)
             self._sent.add(count, told)
         if span is not None:
             _end(span, error)
+
+    @contextmanager
+    def scheduling(self, topic: str, partition: int, count: int) -> Iterator[None]:
+        """Around the call that schedules records."""
+        told = _attributes("schedule", topic)
+        counts: dict[str, str | int] = {
+            "messaging.operation.type": "send",
+            "messaging.destination.partition.id": str(partition),
+            "messaging.batch.message_count": count,
+        }
+        try:
+            with self._call(f"schedule {topic}", "PRODUCER", told, counts):
+                yield
+        finally:
+            if self._sent is not None:
+                self._sent.add(count, told)
+
+    @contextmanager
+    def ending(self, operation: str, transactional_id: str) -> Iterator[dict[str, int]]:
+        """Around the `commit` or `abort` of a transaction. Takes further attributes."""
+        told = {"messaging.system": _NAME, "messaging.operation.name": operation}
+        added: dict[str, int] = {}
+        of_span: dict[str, str | int] = {
+            "messaging.operation.type": "settle",
+            "lakemq.transaction.id": transactional_id,
+        }
+        with self._call(f"{operation} {transactional_id}", "CLIENT", told, of_span, added):
+            yield added
+
+    @contextmanager
+    def _call(
+        self, name: str, kind: str, told: dict[str, str], of_span: Mapping[str, str | int],
+        added: Mapping[str, int] | None = None,
+    ) -> Iterator[None]:  # fmt: skip
+        """A span, child of the current one, and its time. `told`: also of metrics, gets the error;
+        `added`: of the span, as it is at the end."""
+        span, at_s = None, time.perf_counter()
+        if self._tracer is not None:
+            from opentelemetry.trace import SpanKind
+
+            span = self._tracer.start_span(
+                name, kind=SpanKind[kind], attributes={**told, **of_span}
+            )
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as caught:
+            error = caught
+            told["error.type"] = _error_type(caught)
+            raise
+        finally:
+            if self._seconds is not None:
+                self._seconds.record(time.perf_counter() - at_s, told)
+            if span is not None:
+                span.set_attributes(added or {})
+                _end(span, error)
 
     def received(
         self, topic: str, partition: int, group: str, headers: list[Headers], started_ns: int
@@ -150,11 +208,15 @@ def _contexts(headers: Iterable[Headers]) -> list[Context]:
     return [trace_context(each) for each in found.values()]
 
 
-def _end(span: Span, error: LakeMQError | None) -> None:
+def _error_type(error: BaseException) -> str:
+    return (error.code if isinstance(error, LakeMQError) else "") or type(error).__name__
+
+
+def _end(span: Span, error: BaseException | None) -> None:
     from opentelemetry.trace import Status, StatusCode
 
     if error is not None:
-        span.set_attribute("error.type", error.code or type(error).__name__)
+        span.set_attribute("error.type", _error_type(error))
         span.set_status(Status(StatusCode.ERROR, str(error)[:200]))
     span.end()
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +16,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode, Tracer
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode, Tracer, get_current_span
 
 import lakemq
 from tests.support.node.node import NodeProcess, unique
@@ -125,6 +127,71 @@ def test_a_refusal_is_told_by_its_code(node: NodeProcess, seen: Seen) -> None:
     assert span.attributes is not None and span.attributes["error.type"] == "INVALID_TIMESTAMP"
     ((attributes, count),) = seen.points("messaging.client.sent.messages")
     assert attributes["error.type"] == "INVALID_TIMESTAMP" and count.value == 1
+
+
+def test_a_transaction_ends_in_a_span(node: NodeProcess, seen: Seen) -> None:
+    topic, name = unique("traced"), unique("orders")
+    with (
+        lakemq.connect(node.native, telemetry=seen.given) as client,
+        client.transactional_producer(name) as producer,
+    ):
+        client.create_topic(topic)
+        with seen.tracer.start_as_current_span("order") as order, producer.transaction() as open_:
+            open_.send(topic, b"1")
+            open_.send_batch(topic, [lakemq.NewRecord(b"2")])
+        with suppress(ZeroDivisionError), producer.transaction() as open_:
+            open_.send(topic, b"3")
+            raise ZeroDivisionError
+        with pytest.raises(lakemq.UnknownPartition), producer.transaction() as open_:
+            open_.commit_offsets("g", {lakemq.TopicPartition(topic, 9): 1})
+        found = list(client.consume(topic))
+    (done, refused) = seen.spans(f"commit {name}")
+    assert done.kind is SpanKind.CLIENT and done.status.status_code is StatusCode.UNSET
+    assert done.attributes == {
+        "messaging.system": "lakemq",
+        "messaging.operation.name": "commit",
+        "messaging.operation.type": "settle",
+        "messaging.batch.message_count": 2,
+        "lakemq.transaction.id": name,
+    }
+    assert done.parent is not None and done.parent.span_id == order.get_span_context().span_id
+    assert refused.attributes is not None
+    assert refused.attributes["error.type"] == "UNKNOWN_PARTITION"
+    assert len(seen.spans(f"abort {name}")) == 2  # of the block that raised, of the refused commit
+    sent_in = order.get_span_context().trace_id
+    traces = [trace_context_of(each).trace_id for each in found]
+    assert traces == [sent_in, sent_in]
+    timed = {told["messaging.operation.name"]: point for told, point in
+             seen.points("messaging.client.operation.duration") if "error.type" not in told}  # fmt: skip
+    assert (timed["commit"].count, timed["abort"].count) == (1, 2)
+
+
+def trace_context_of(record: lakemq.Record) -> SpanContext:
+    return get_current_span(lakemq.trace_context(record.headers)).get_span_context()
+
+
+async def test_a_schedule_is_told(node: NodeProcess, topic: str, seen: Seen) -> None:
+    later = timedelta(hours=1)
+    async with lakemq.Client(node.native, telemetry=seen.given) as client:
+        with seen.tracer.start_as_current_span("order") as order:
+            await client.schedules.send(topic, b"1", delay=later)
+        with pytest.raises(lakemq.InvalidRequest):
+            await client.schedules.send(topic, b"1", delay=timedelta(days=10_000))
+    first, second = seen.spans(f"schedule {topic}")
+    assert first.kind is SpanKind.PRODUCER
+    assert first.parent is not None and first.parent.span_id == order.get_span_context().span_id
+    assert first.attributes == {
+        "messaging.system": "lakemq",
+        "messaging.operation.name": "schedule",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": topic,
+        "messaging.destination.partition.id": "0",
+        "messaging.batch.message_count": 1,
+    }
+    assert second.attributes is not None and second.attributes["error.type"] == "INVALID_REQUEST"
+    sent = {told.get("error.type"): point.value for told, point in
+            seen.points("messaging.client.sent.messages")}  # fmt: skip
+    assert sent == {None: 1, "INVALID_REQUEST": 1}
 
 
 async def test_what_has_no_outcome_ends_with_its_client(

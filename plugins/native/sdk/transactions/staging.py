@@ -27,6 +27,7 @@ from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 from lakemq.plugins.native.sdk.producer.accumulator import cut
 from lakemq.plugins.native.sdk.producer.checking import checked_record
 from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner
+from lakemq.plugins.native.sdk.telemetry import ClientTelemetry
 from lakemq.plugins.native.sdk.tracing import current_headers, is_traced, with_headers
 from lakemq.plugins.native.sdk.transactions.staged_batches import OutgoingStaged, StagedBatches
 from lakemq.plugins.native.sdk.types import NewRecord
@@ -177,6 +178,11 @@ class Staging:
             buffer_max_bytes=buffer_max_bytes,
         )
 
+    @property
+    def telemetry(self) -> ClientTelemetry | None:
+        """Internal: what the client measures."""
+        return self._connection.routes.telemetry
+
     async def commit(
         self,
         session: SinkHandle,
@@ -281,7 +287,8 @@ class StagedWriter:
         self._changed = asyncio.Event()
         self._failed: LakeMQError | None = None
         self._driver: asyncio.Task[None] | None = None
-        self._traced = is_traced()
+        telemetry = connection.routes.telemetry
+        self._traced = is_traced() or (telemetry is not None and telemetry.traced)
 
     async def __aenter__(self) -> Self:
         return self
@@ -325,7 +332,7 @@ class StagedWriter:
     ) -> None:
         """Take many records, whole batches at once; they keep their order within a partition."""
         taken_ms = now_ms()
-        columns = wire.columns_given(records, taken_ms)
+        columns = wire.columns_given(records, taken_ms, traced=self._traced)
         if not columns.values:
             return
         count = self._partition_counts.get(topic) or await self._partitions_of(topic)

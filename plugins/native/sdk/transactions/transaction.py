@@ -5,6 +5,7 @@ take effect together, once, or not at all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -188,6 +189,17 @@ class Transaction:
         """Everything takes effect. Raises MemberFenced or UnknownMember when a partition is another
         member's by now, TransactionAborted when it took too long: nothing has taken effect then.
         OutcomeUnknown: no answer came; a new producer of that id finds out."""
+        with self._told("commit") as told:
+            told["messaging.batch.message_count"] = await self._commit()
+
+    def _told(self, operation: str) -> AbstractContextManager[dict[str, int]]:
+        telemetry = self._staging.telemetry
+        if telemetry is None:
+            return nullcontext({})
+        return telemetry.ending(operation, self._producer.session.name)
+
+    async def _commit(self) -> int:
+        """Records that take effect."""
         try:
             # Before the batches are finished: where the consumer stands now is what these records
             # were made of.
@@ -218,6 +230,7 @@ class Transaction:
             consumer.was_committed(offsets)
         self.committed = True
         self._end(committed=self.batch_id)
+        return winner.records
 
     def _check_member(self, consumer: Consumer) -> None:
         if consumer.gave_up_since(self._began_ms):
@@ -247,8 +260,11 @@ class Transaction:
 
     async def abort(self) -> None:
         """Discard everything. Whether or not the broker hears of it now, nothing takes effect."""
-        if self._ended:
-            return
+        if not self._ended:
+            with self._told("abort"):
+                await self._abort()
+
+    async def _abort(self) -> None:
         await self._writer.close()
         # Ended before anything is awaited again: whatever the broker answers, the records can't
         # appear, since no commit names them.
