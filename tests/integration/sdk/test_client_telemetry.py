@@ -161,8 +161,11 @@ def test_a_transaction_ends_in_a_span(node: NodeProcess, seen: Seen) -> None:
     sent_in = order.get_span_context().trace_id
     traces = [trace_context_of(each).trace_id for each in found]
     assert traces == [sent_in, sent_in]
-    timed = {told["messaging.operation.name"]: point for told, point in
-             seen.points("messaging.client.operation.duration") if "error.type" not in told}  # fmt: skip
+    timed = {
+        told["messaging.operation.name"]: point
+        for told, point in seen.points("messaging.client.operation.duration")
+        if "error.type" not in told
+    }
     assert (timed["commit"].count, timed["abort"].count) == (1, 2)
 
 

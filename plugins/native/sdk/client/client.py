@@ -39,7 +39,7 @@ from lakemq.plugins.native.sdk.group.group_calls import GroupCalls
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
 from lakemq.plugins.native.sdk.net.cluster_view import METADATA_LAG_S, ReadRoute
-from lakemq.plugins.native.sdk.net.connection import Connection
+from lakemq.plugins.native.sdk.net.connection import LEADERS_S, Connection
 from lakemq.plugins.native.sdk.net.login import Mechanism, login_of
 from lakemq.plugins.native.sdk.net.routes import Led, Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
@@ -148,13 +148,16 @@ class Client:
     # -- topics
 
     async def topics(self) -> list[TopicOffsets]:
-        """All topics, by name."""
-        return await self.connection.topics()
+        """All topics, by name, as `describe_topic` describes them."""
+        return await self.connection.topics(leaders_s=LEADERS_S)
 
     async def describe_topic(self, name: str) -> TopicOffsets:
         """One topic: its configuration, and offsets, size and leader of its partitions. Raises
-        UnknownTopic."""
-        return await self.connection.describe_topic(name)
+        UnknownTopic.
+
+        A leader is waited for 5 s at most; without its answer a partition is `offline`, and has the
+        offsets that the node that was asked knows, which may be old."""
+        return await self.connection.describe_topic(name, leaders_s=LEADERS_S)
 
     async def create_topic(
         self,

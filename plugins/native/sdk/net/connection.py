@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import grpc
 
@@ -23,6 +23,10 @@ from lakemq.plugins.native.sdk.types import TopicOffsets
 
 if TYPE_CHECKING:  # exists in the stub file only
     from lakemq.plugins.native.proto.native_pb2_grpc import NativeAsyncStub
+
+
+LEADERS_S: Final = 5.0
+"""Enough for a leader that is busy: another node leads by then in place of one that is gone."""
 
 
 class Connection:
@@ -67,15 +71,20 @@ class Connection:
         await self.channel.close()
         await settle()
 
-    async def topics(self) -> list[TopicOffsets]:
-        """All topics, by name."""
-        return await self._describe([])
+    async def topics(self, *, leaders_s: float | None = None) -> list[TopicOffsets]:
+        """All topics, by name. `leaders_s`: as of `describe_topic`."""
+        return await self._describe([], leaders_s)
 
-    async def describe_topic(self, name: str) -> TopicOffsets:
-        """One topic, as its partitions' leaders describe it. Raises UnknownTopic."""
+    async def describe_topic(self, name: str, *, leaders_s: float | None = None) -> TopicOffsets:
+        """One topic, as its partitions' leaders describe it. Raises UnknownTopic.
+
+        `leaders_s`: how long leaders are waited for that are other nodes (None: as for any call).
+        Partitions of those that do not answer are `offline`, and their offsets are not those of a
+        leader: who reads up to the high watermark must wait for it.
+        """
         for pause_s in backoff_s():
             try:
-                return (await self._describe([name]))[0]
+                return (await self._describe([name], leaders_s))[0]
             except UnknownTopic as error:
                 # A topic that this client has just created, perhaps at another node.
                 if not self.routes.may_lag(error, name, ""):
@@ -101,22 +110,25 @@ class Connection:
             offsets |= (await stub.OffsetsForTimestamp(request, timeout=self.timeout_s)).offsets
         return offsets
 
-    async def _describe(self, names: Sequence[str]) -> list[TopicOffsets]:
+    async def _describe(self, names: Sequence[str], leaders_s: float | None) -> list[TopicOffsets]:
         request = pb.DescribeRequest(topics=names)
         answer = await self.routes.stub("").Describe(request, timeout=self.timeout_s)
         elsewhere = wire.led_elsewhere(answer)
         if elsewhere:
-            asked = [self._describe_at(*each) for each in elsewhere.items()]
+            patience_s = min(self.timeout_s, leaders_s or self.timeout_s)
+            asked = [self._describe_at(*each, patience_s) for each in elsewhere.items()]
             # All leaders at once: one that is away costs its time-out once, and its partitions are
             # shown as offline.
             others = await asyncio.gather(*asked)
             wire.merge_described(answer, [each for each in others if each is not None])
         return [wire.topic_offsets(topic) for topic in answer.topics]
 
-    async def _describe_at(self, address: str, names: Sequence[str]) -> pb.DescribeResponse | None:
+    async def _describe_at(
+        self, address: str, names: Sequence[str], timeout_s: float
+    ) -> pb.DescribeResponse | None:
         """None: no answer."""
         request = pb.DescribeRequest(topics=names)
         try:
-            return await self.routes.stub(address).Describe(request, timeout=self.timeout_s)
+            return await self.routes.stub(address).Describe(request, timeout=timeout_s)
         except LakeMQError:
             return None
