@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
+import sys
+from decimal import Decimal
 from pathlib import Path
 
 import duckdb
@@ -11,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import lakemq
+from examples.air_quality.readings import MISSING, parse, payload, topic_name
 from lakemq.spark_plugin.errors import DataLossError, OptionError, TableError
 from lakemq.spark_plugin.export.job.run import open_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
@@ -19,7 +23,8 @@ from tests.support.spark.lake_tables import FORMATS, places, target_in
 from tests.support.spark.session import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
 
 ALL = bool(os.environ.get("LAKEMQ_EXPORT_KILLS"))
-GUIDE = Path(__file__).parents[3] / "docs" / "lakehouse.md"
+ROOT = Path(__file__).parents[3]
+GUIDE = ROOT / "docs" / "lakehouse.md"
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(300),
@@ -145,3 +150,39 @@ def test_the_guide_is_right(spark, node, client, tmp_path, capsys):
     exec(compile(told, str(GUIDE), "exec"), {})
     printed = capsys.readouterr().out
     assert "{0: 10, 1: 10} {0: 12, 1: 12}" in printed and "24" in printed
+
+
+def test_the_notebook_goes_from_connect_to_a_picture(
+    spark, node, client, tmp_path: Path, monkeypatch, capsys
+):
+    """On the readings of the demo: part of them in a table, the rest only in the journal."""
+    with (ROOT / "examples/air_quality/AirQualityUCI.csv").open() as lines:
+        given = [each for _, each in zip(range(150), lines, strict=False)]
+    sensors = parse(given)
+    client.create_topic("air", partitions=2)
+    target = target_in(tmp_path, "delta")
+    for first, end in ((0, 100), (100, 200)):
+        client.send_batch("air", [
+            lakemq.NewRecord(payload(each), key=topic_name(sensor).encode())
+            for sensor, all_of in sensors.items() for each in all_of[first:end]
+        ])  # fmt: skip
+        if not first:
+            export(spark, ExportSettings(node.native, "air", target, "air"))
+    picture = tmp_path / "hours.png"
+    # Here and not in a process of its own, which would load pandas and pyarrow again.
+    monkeypatch.setattr(sys, "argv", ["notebook.py", node.native, target.path, str(picture)])
+    runpy.run_path(str(ROOT / "examples/notebook.py"))
+    said = capsys.readouterr().out
+    hours: dict[str, list[Decimal]] = {}
+    for each in sensors["co_gt"]:
+        if each.value != MISSING:
+            hours.setdefault(each.time[11:13], []).append(each.value)
+    means = {hour: sum(values) / len(values) for hour, values in hours.items()}
+    worst = max(means, key=lambda hour: means[hour])
+    records = sum(map(len, sensors.values()))
+    assert said.splitlines() == [
+        f"{records} records",
+        f"worst at {int(worst)} o'clock: {means[worst]:.2f} mg/m³ in the mean",
+    ]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert len((ROOT / "examples/notebook.py").read_text().splitlines()) < 30
