@@ -106,7 +106,7 @@ class CoreBroker:
     ) -> None:
         self.node_id, self.cluster_id = node_id, cluster_id
         self.audit = TopicAuditLog(self, audit_retention_ms, now_ms)
-        self._meta, self._access = meta, access
+        self._meta, self._access, self.interception = meta, access, interception
         self._plugins = tuple(plugins)
         self._default_config = default_topic_config(topic_settings)
         self.network, self._nodes = network, network.nodes
@@ -124,7 +124,7 @@ class CoreBroker:
         )
         self._shared = SharedTopics(meta, self._partitions, self._nodes, topic_settings.min_in_sync)
         self._producer_ids = ProducerIds(meta, now_ms)
-        self._admission = Admission(self._schemas.check_batch, now_ms)
+        self._admission = Admission(self._schemas.check_batch, now_ms, interception)
         self._router = Router(
             node_id, self._partitions, network.peers, self.allocate_producer_id,
             cluster_settings.ack_wait_ms / 1000,

@@ -296,7 +296,7 @@ class Node:
     def _core(self, storage: Storage, network: PeerNetwork) -> CoreBroker:
         found = self._collected_each("register_interceptors", Interceptor)
         chain = [(plugin.name, interceptor) for plugin, interceptor in found]
-        interception = Interception(chain, time.perf_counter)
+        interception = Interception(chain, time.perf_counter, self.config.interceptors)
         self.telemetry.meter("broker_core").create_observable_counter(
             "lakemq.corrupt_batches",
             [lambda _: [Observation(SKIPPED.count)]],
@@ -440,6 +440,7 @@ class Node:
             self.broker.reconfigure(
                 after.topics, after.transactions, after.schedules, after.cluster
             )
+            self.broker.interception.reconfigure(after.interceptors)
 
     async def stop(self) -> None:
         """Say goodbye to clients, flush, close. Safe to call after a failed start."""

@@ -184,7 +184,7 @@ class Listener(Protocol):
 @runtime_checkable
 class Interceptor(Protocol):
     """Sees records that arrive one by one (MQTT, line protocols) before they are stored; never
-    those of internal topics."""
+    those of internal topics. Whole batches: `BatchInterceptor`."""
 
     def intercept(self, topic: str, columns: Columns, principal: Principal) -> Columns:
         """The columns to store, as many records as came.
@@ -193,6 +193,20 @@ class Interceptor(Protocol):
         the same record may be shown more than once. Anything else that it raises, and columns
         that can't be stored, refuse them with InterceptorFailed. Called on the event loop: it
         must not block.
+        """
+
+
+@runtime_checkable
+class BatchInterceptor(Interceptor, Protocol):
+    """An interceptor that is shown whole batches of clients, too: what the native SDK and Spark
+    produce, also in transactions and for a later time. Without one no batch is opened."""
+
+    def takes_batches(self, topic: str) -> bool:
+        """Whether `intercept` gets the batches of that topic. Asked once for each topic, and again
+        when the configuration was reloaded.
+
+        A batch is one call, with its records as columns. What `intercept` returns is stored in
+        its place under the producer's id, epoch and sequence; what it raises refuses all of it.
         """
 
 

@@ -20,6 +20,7 @@ from lakemq.broker_core.api.errors import ConfigError, LakeMQError
 from lakemq.broker_core.configuration.config_words import complaint, nearest
 from lakemq.broker_core.configuration.settings import (
     ClusterSettings,
+    InterceptorSettings,
     NodeSettings,
     ScheduleSettings,
     TelemetrySettings,
@@ -38,6 +39,7 @@ SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "topics": TopicSettings,
     "transactions": TransactionSettings,
     "schedules": ScheduleSettings,
+    "interceptors": InterceptorSettings,
     "telemetry": TelemetrySettings,
     "security": SecuritySettings,
 }
@@ -175,6 +177,7 @@ class Config:
     topics: TopicSettings
     transactions: TransactionSettings
     schedules: ScheduleSettings
+    interceptors: InterceptorSettings
     telemetry: TelemetrySettings
     security: SecuritySettings
     source: ConfigSource

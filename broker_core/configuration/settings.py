@@ -156,6 +156,23 @@ class ScheduleSettings(Section):
     does not schedule it again (ms)."""
 
 
+class InterceptorSettings(Section):
+    """Interceptors of plugins: how long a call may take, and when one is no longer called."""
+
+    budget_ms: Reloadable[int] = Field(default=100, ge=1)
+    """A call may take so long (ms): nothing else happens on the node meanwhile."""
+    overruns_max: Reloadable[int] = Field(default=10, ge=0, le=1000)
+    """A plugin whose calls took longer so often within a minute is quarantined; 0: never."""
+    failures_max: Reloadable[int] = Field(default=20, ge=0, le=1000)
+    """A plugin that failed so often in a row for a topic is quarantined for that topic; 0: never.
+    Failures are exceptions and columns that cannot be stored, not refusals in words of its own."""
+    cool_down_ms: Reloadable[int] = Field(default=30_000, ge=100)
+    """How long a quarantine lasts before the plugin is tried again, with the next records (ms)."""
+    fail_open: Reloadable[list[str]] = []
+    """Plugins without which records are stored while they are quarantined, unseen by them. Those of
+    the others are refused meanwhile."""
+
+
 class TelemetrySettings(Section):
     """OpenTelemetry."""
 

@@ -39,6 +39,7 @@ _RAW_BYTES: Final = 64 * 1024 * 1024
 """Size up to which a decompressed batch is taken, whatever the topic's limit is (bytes)."""
 _CHEAP_RAW_BYTES: Final = 128 * 1024
 """Compressed batches, and those with record headers, take longer to check from here on."""
+_FEW_RECORDS: Final = 256
 _ONE_BY_ONE: Final = 16
 _ONE_BY_ONE_BYTES: Final = 16 * 1024
 """Up to these bounds headers are decoded one by one, which is faster than in bulk; they are too
@@ -94,6 +95,11 @@ def is_cheap(header: BatchHeader) -> bool:
     if header.compression is Compression.NONE and not header.attributes & HAS_HEADERS:
         return True  # three sums over at most 4 bytes a record
     return header.raw_body_bytes <= _CHEAP_RAW_BYTES
+
+
+def is_cheap_to_open(header: BatchHeader) -> bool:
+    """Whether taking the batch apart and making it again is quick enough for the event loop."""
+    return header.record_count <= _FEW_RECORDS and header.raw_body_bytes <= _CHEAP_RAW_BYTES
 
 
 def check_columns(

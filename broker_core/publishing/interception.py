@@ -1,30 +1,33 @@
-"""Calls the interceptors of plugins, so that one that fails refuses the publishes it failed on and
+"""Calls the interceptors of plugins, so that one that fails refuses the records it failed on and
 nothing else: whatever it raises is caught, what it returns is checked, and the time that it takes
-is counted, because the event loop stands still meanwhile.
+is counted, because the event loop stands still meanwhile. One that goes on failing, or takes too
+long, is not called for a while (`breaker`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
 from typing import Final
 
-from lakemq.broker_core.api.errors import InterceptorFailed, LakeMQError
-from lakemq.broker_core.api.ports import Interceptor
+from lakemq.broker_core.api.errors import InterceptorFailed, LakeMQError, Unavailable
+from lakemq.broker_core.api.ports import BatchInterceptor, Interceptor
 from lakemq.broker_core.api.records.headers import decode_headers
 from lakemq.broker_core.api.types import Columns, Principal
+from lakemq.broker_core.configuration.settings import InterceptorSettings
+from lakemq.broker_core.publishing.breaker import Breakers, Quarantine
 
 _log = logging.getLogger(__name__)
 
-SLOW_S: Final = 0.1
-"""A call that takes longer is logged."""
 SEARCH_S: Final = 0.1
 """How long a refused group is halved to find the records at fault; those that are not separated
 by then are refused with them."""
 LOG_EVERY_S: Final = 10.0
 """Between two log lines of one kind about one plugin."""
+_TOPICS_MAX: Final = 10_000
+"""Topics whose `takes_batches` is remembered."""
 _CELLS: Final[dict[str, set[type]]] = {
     "values": {bytes, NoneType},
     "keys": {bytes, NoneType},
@@ -35,6 +38,8 @@ _TIMES: Final = range(-(1 << 63), 1 << 63)
 
 Piece = Columns | LakeMQError
 """Records to store in place of what came, or why they are refused."""
+Chain = Sequence[tuple[str, Interceptor]]
+"""(plugin, interceptor), in the order of calls."""
 
 
 @dataclass(slots=True)
@@ -42,6 +47,8 @@ class Calls:
     """What one plugin's interceptors did since the start."""
 
     calls: int = 0
+    passed: int = 0
+    """Calls that gave columns which can be stored."""
     failures: int = 0
     """Calls that raised, or returned what can't be stored."""
     slow: int = 0
@@ -54,15 +61,33 @@ class Interception:
     """Interceptors of all plugins, in their order."""
 
     def __init__(
-        self, chain: Sequence[tuple[str, Interceptor]], clock: Callable[[], float]
+        self,
+        chain: Chain,
+        clock: Callable[[], float],
+        settings: InterceptorSettings | None = None,
     ) -> None:
-        """`chain`: (plugin, interceptor). `clock`: seconds, monotonic."""
+        """`clock`: seconds, monotonic."""
         self._chain = tuple(chain)
         self._clock = clock
+        self._at = 0.0
+        """What the clock said last: the end of a call is the beginning of the next."""
+        self._failed_in_run: dict[str, tuple[int, str]] = {}
+        """Plugin that failed in this run -> (calls that passed before it, why)."""
+        self._breakers = Breakers(settings or InterceptorSettings())
         self.calls = {plugin: Calls() for plugin, _ in chain}
+        self.reconfigure(self._breakers.settings)
 
     def __bool__(self) -> bool:
         return bool(self._chain)
+
+    def reconfigure(self, settings: InterceptorSettings) -> None:
+        """Go on with other settings, of this section or of plugins."""
+        self._breakers.settings = settings
+        self._batch_chains: dict[str, Chain] = {}
+        self.takes_batches = any(isinstance(each, BatchInterceptor) for _, each in self._chain)
+        """Whether an interceptor may want whole batches."""
+
+    # -- records that arrive one by one
 
     def run(self, topic: str, columns: Columns, principal: Principal) -> list[tuple[int, Piece]]:
         """(how many records, what becomes of them), in the order of `columns`.
@@ -70,26 +95,77 @@ class Interception:
         One pair, as a rule. A group that is refused is tried again by halves, so that records
         that came with the one at fault are stored.
         """
-        return self._run(topic, columns, principal, self._clock() + SEARCH_S)
+        self._at = self._clock()
+        try:
+            chain = self._called(self._chain, topic)
+        except Unavailable as error:
+            return [(len(columns.values), error)]
+        pieces = self._run(chain, topic, columns, principal, self._at + SEARCH_S)
+        self._count_failures(topic)
+        return pieces
 
     def _run(
-        self, topic: str, columns: Columns, principal: Principal, deadline: float
+        self, chain: Chain, topic: str, columns: Columns, principal: Principal, deadline: float
     ) -> list[tuple[int, Piece]]:
         count = len(columns.values)
         try:
-            passed = columns
-            for plugin, interceptor in self._chain:
-                passed = self._call(plugin, interceptor, topic, passed, principal)
-            return [(count, passed)]
+            return [(count, self._pass(chain, topic, columns, principal))]
         except LakeMQError as error:
             # The search has an end, as the event loop stands still meanwhile.
-            if count < 2 or self._clock() >= deadline:
+            if count < 2 or self._at >= deadline:
                 return [(count, error)]
         middle = count // 2
         found: list[tuple[int, Piece]] = []
         for half in (slice(0, middle), slice(middle, count)):
-            found += self._run(topic, part_of(columns, half), principal, deadline)
+            found += self._run(chain, topic, part_of(columns, half), principal, deadline)
         return found
+
+    # -- whole batches
+
+    def batch_chain(self, topic: str) -> Chain:
+        """The interceptors that take batches of the topic, asked once for each topic. Raises
+        InterceptorFailed, Unavailable."""
+        chain = self._batch_chains.get(topic)
+        if chain is None:
+            if len(self._batch_chains) >= _TOPICS_MAX:
+                self._batch_chains.clear()
+            self._at = self._clock()
+            asked = [each for each in self._chain if isinstance(each[1], BatchInterceptor)]
+            called = self._called(asked, topic)
+            chain = [each for each in called if self._takes(*each, topic)]
+            if len(called) == len(asked):
+                self._batch_chains[topic] = chain
+        return chain
+
+    def _takes(self, plugin: str, interceptor: Interceptor, topic: str) -> bool:
+        assert isinstance(interceptor, BatchInterceptor)
+        try:
+            return bool(interceptor.takes_batches(topic))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # as in `_call`
+            failure = self._failure(plugin, topic, error)
+            self._count_failures(topic)
+            raise failure from error
+
+    def run_batch(
+        self, chain: Chain, topic: str, columns: Columns, principal: Principal
+    ) -> Columns:
+        """What is to be stored in place of a batch's records, as many. It is not halved: its
+        producer gets one answer for all. Raises LakeMQError."""
+        self._at = self._clock()
+        chain = self._called(chain, topic)
+        try:
+            return self._pass(chain, topic, columns, principal)
+        finally:
+            self._count_failures(topic)
+
+    # -- calls
+
+    def _pass(self, chain: Chain, topic: str, columns: Columns, principal: Principal) -> Columns:
+        for plugin, interceptor in chain:
+            columns = self._call(plugin, interceptor, topic, columns, principal)
+        return columns
 
     def _call(
         self,
@@ -101,31 +177,37 @@ class Interception:
     ) -> Columns:
         calls = self.calls[plugin]
         calls.calls += 1
-        before = self._clock()
         try:
             passed = interceptor.intercept(topic, columns, principal)
-        # A LakeMQError is the interceptor's way to refuse records, not a failure of it.
-        except (LakeMQError, KeyboardInterrupt):
+        except KeyboardInterrupt:
+            raise
+        except LakeMQError:  # its way to refuse records, not a failure of it
+            self._took(plugin, calls, topic, worked=True)
             raise
         except BaseException as error:  # a plugin's hook that exits must not end the node
-            raise self._failed(plugin, calls, topic, error) from error
-        finally:
-            self._took(plugin, calls, topic, self._clock() - before)
+            self._took(plugin, calls, topic, worked=False)
+            raise self._failure(plugin, topic, error) from error
+        unusable = None
         try:
             _check(columns, passed)
-        except Exception as error:
-            raise self._failed(plugin, calls, topic, error) from error
+        except Exception as error:  # columns may be of types that do anything
+            unusable = error
+        self._took(plugin, calls, topic, worked=unusable is None)
+        if unusable is not None:
+            raise self._failure(plugin, topic, unusable) from unusable
+        calls.passed += 1
         return passed
 
-    def _failed(
-        self, plugin: str, calls: Calls, topic: str, error: BaseException
-    ) -> InterceptorFailed:
+    def _failure(self, plugin: str, topic: str, error: BaseException) -> InterceptorFailed:
+        calls = self.calls[plugin]
         calls.failures += 1
-        text = f"plugin {plugin}: its interceptor failed: {type(error).__name__}: {error}"
-        if (now := self._clock()) - calls.failure_told >= LOG_EVERY_S:
-            calls.failure_told = now
+        reason = f"{type(error).__name__}: {error}"
+        self._failed_in_run.setdefault(plugin, (calls.passed, reason))
+        text = f"plugin {plugin}: its interceptor failed: {reason}"
+        if self._at - calls.failure_told >= LOG_EVERY_S:
+            calls.failure_told = self._at
             _log.error(
-                "%s; publishes to topic %s are refused (%d failures so far)",
+                "%s; records for topic %s are refused (%d failures so far)",
                 text,
                 topic,
                 calls.failures,
@@ -133,13 +215,18 @@ class Interception:
             )
         return InterceptorFailed(text)
 
-    def _took(self, plugin: str, calls: Calls, topic: str, seconds: float) -> None:
+    def _took(self, plugin: str, calls: Calls, topic: str, *, worked: bool) -> None:
+        """A call has ended."""
+        before, self._at = self._at, self._clock()
+        seconds = self._at - before
         calls.seconds += seconds
-        if seconds < SLOW_S:
+        if 1000 * seconds < self._breakers.settings.budget_ms:
+            if worked and self._breakers:
+                self._told_back(self._breakers.worked(plugin, topic))
             return
         calls.slow += 1
-        if (now := self._clock()) - calls.slow_told >= LOG_EVERY_S:
-            calls.slow_told = now
+        if self._at - calls.slow_told >= LOG_EVERY_S:
+            calls.slow_told = self._at
             _log.warning(
                 "plugin %s: its interceptor took %.0f ms for a group of topic %s; the node did "
                 "nothing else meanwhile (%d slow calls so far)",
@@ -148,6 +235,64 @@ class Interception:
                 topic,
                 calls.slow,
             )
+        self._told(self._breakers.overran(plugin, self._at, seconds))
+
+    # -- quarantine
+
+    def _called(self, chain: Chain, topic: str) -> Chain:
+        """Those that may be called now. Raises Unavailable: one may not, and records are not
+        stored without it."""
+        if not self._breakers:
+            return chain
+        called = []
+        for plugin, interceptor in chain:
+            found = self._breakers.blocked(plugin, topic, self._at)
+            if found is None:
+                called.append((plugin, interceptor))
+            elif not self._is_open(plugin):
+                raise Unavailable(f"plugin {plugin}: {found}; try again later")
+        return called
+
+    def _is_open(self, plugin: str) -> bool:
+        return plugin in self._breakers.settings.fail_open
+
+    def _count_failures(self, topic: str) -> None:
+        """A group of which nothing passed a plugin that failed counts against it, once."""
+        if not self._failed_in_run:
+            return
+        for plugin, (passed, reason) in self._failed_in_run.items():
+            if self.calls[plugin].passed == passed:
+                self._told(self._breakers.failed(plugin, topic, self._at, reason))
+        self._failed_in_run.clear()
+
+    def _told(self, begun: Quarantine | None) -> None:
+        if begun is not None:
+            becomes = "stored unseen by it" if self._is_open(begun.plugin) else "refused"
+            _log.error(
+                "plugin %s: %s; records are %s meanwhile, and it is tried again after %d ms",
+                begun.plugin,
+                begun,
+                becomes,
+                self._breakers.settings.cool_down_ms,
+            )
+
+    def _told_back(self, ended: Sequence[Quarantine]) -> None:
+        for each in ended:
+            _log.warning("plugin %s: it is called again; before, %s", each.plugin, each)
+
+    def quarantines(self) -> Mapping[str, Sequence[Quarantine]]:
+        """Of each plugin that has interceptors."""
+        return {plugin: self._breakers.quarantines(plugin) for plugin in self.calls}
+
+    def begun(self, plugin: str) -> int:
+        """Quarantines of a plugin since the start."""
+        return self._breakers.begun.get(plugin, 0)
+
+    def resume(self, plugin: str) -> Sequence[Quarantine]:
+        """End the quarantines of a plugin now; those that there were."""
+        ended = self._breakers.resume(plugin)
+        self._told_back(ended)
+        return ended
 
 
 def part_of(columns: Columns, half: slice) -> Columns:

@@ -21,7 +21,7 @@ def register_interception_metrics(meter: Meter, interception: Interception) -> N
         "slow": (
             lambda calls: calls.slow,
             "{call}",
-            "Calls that held the node up for 100 ms or more.",
+            "Calls that held the node up for longer than `budget_ms`.",
         ),
         "time": (lambda calls: calls.seconds, "s", "Time in which the node did nothing else."),
     }
@@ -32,6 +32,29 @@ def register_interception_metrics(meter: Meter, interception: Interception) -> N
             unit,
             description,
         )
+
+    meter.create_observable_gauge(
+        "lakemq.interceptors.quarantined",
+        [
+            lambda _: [
+                Observation(len(found), {"plugin": plugin})
+                for plugin, found in interception.quarantines().items()
+            ]
+        ],
+        "{quarantine}",
+        "Quarantines that last: topics for which the plugin is not called, or all of them.",
+    )
+    meter.create_observable_counter(
+        "lakemq.interceptors.quarantines",
+        [
+            lambda _: [
+                Observation(interception.begun(plugin), {"plugin": plugin})
+                for plugin in interception.calls
+            ]
+        ],
+        "{quarantine}",
+        "Times that a plugin was quarantined.",
+    )
 
 
 def _callback(

@@ -81,7 +81,8 @@ class OrderedChecks:
 
     async def stop(self) -> None:
         """Ends when what was begun has been handed on."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._tasks:  # what is handed on may begin another check
+            await asyncio.gather(*self._tasks, return_exceptions=True)
         self._pool.shutdown(wait=False)
 
 

@@ -16,6 +16,7 @@ from lakemq.broker_core.access import Access
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.leadership import check_partition
 from lakemq.broker_core.api.ports import AppendTarget, BoundPublish
+from lakemq.broker_core.api.records.batch import BatchHeader
 from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import (
     Acks,
@@ -205,8 +206,9 @@ class RecordWriter:
         if header.producer_id >= 0:
             self._producer_ids.check(header.producer_id, principal)
 
-        def append() -> asyncio.Future[AppendResult]:
+        def append(batch: bytes, header: BatchHeader) -> asyncio.Future[AppendResult]:
             # the leader may have changed while the inside of the batch was checked
             return self._partitions.log(topic, partition, leader_epoch).append(batch, header, acks)
 
-        return self._admission.admit((info.topic_id, partition), info, batch, header, append)
+        key = (info.topic_id, partition)
+        return self._admission.admit(key, info, batch, header, principal, append)

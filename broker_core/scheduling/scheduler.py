@@ -127,7 +127,7 @@ class Scheduler:
         info = self._broker.topic(asked.topic)
         check_partition(info, asked.partition)
         header = self._admission.header(info, asked.batch)
-        await self._admission.check(info, asked.batch, header)
+        batch, header = await self._admission.check(info, asked.batch, header, principal)
         await self._log.ensure()
         await self._residents.arrive(self._log.partition_of(asked.topic, asked.partition))
         ended_ms = self._queue.ended_ms(asked.schedule_id)
@@ -138,7 +138,7 @@ class Scheduler:
         found = self._queue.find(asked.schedule_id)
         if found is None:
             now_ms = self.now_ms()
-            size = len(asked.batch)
+            size = len(batch)
             self._queue.check(asked.schedule_id, asked.deliver_at_ms, size, now_ms)
             stored = StoredSchedule(
                 asked.deliver_at_ms,
@@ -147,7 +147,7 @@ class Scheduler:
                 info.topic_id,
                 asked.partition,
                 header.record_count,
-                asked.batch,
+                batch,
             )
             waiting, written = self._log.append_batch(asked.schedule_id, stored)
             # Before it is durable: the same id asked for again finds it and waits for the same

@@ -29,6 +29,7 @@ from lakemq.broker_core.api.errors import (
 from lakemq.broker_core.api.leadership import check_partition, leadership
 from lakemq.broker_core.api.limits.name_shares import NameShares
 from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.records.batch import BatchHeader
 from lakemq.broker_core.api.state.residents import Residents
 from lakemq.broker_core.api.transactions.ports import Participant
 from lakemq.broker_core.api.transactions.types import (
@@ -349,11 +350,12 @@ class TransactionCoordinator:
             place, topic, info.topic_id, partition, header.record_count, header.body_crc32c
         )
 
-        def keep() -> asyncio.Future[bool]:
+        # The key is of the batch as it came: sent again, it is found whatever interceptors add.
+        def keep(batch: bytes, _header: BatchHeader) -> asyncio.Future[bool]:
             self._check_open(place)  # it may have ended while the batch was checked
             return self._keep(key, batch)
 
-        return self._admission.admit(place.owner, info, batch, header, keep)
+        return self._admission.admit(place.owner, info, batch, header, principal, keep)
 
     def _check_open(self, place: StagedBatchId) -> None:
         """Raises when nothing can be staged under that batch id any more."""

@@ -38,6 +38,8 @@ topic = "bad"
 [[plugins.mqtt.bindings]]
 filter = "#"
 topic = "good"
+[interceptors]
+failures_max = 0
 [plugins.upper]
 """
 )

@@ -10,7 +10,7 @@ import pytest
 from lakemq.broker_core.api.errors import CorruptBatch, InvalidRequest
 from lakemq.broker_core.api.records.batch import encode, read_header
 from lakemq.broker_core.api.records.headers import encode_headers
-from lakemq.broker_core.api.types import Columns, Compression, TopicConfig, TopicInfo
+from lakemq.broker_core.api.types import ANONYMOUS, Columns, Compression, TopicConfig, TopicInfo
 from lakemq.broker_core.publishing.admission import Admission
 from lakemq.broker_core.publishing.batch_check import check_columns
 
@@ -64,11 +64,11 @@ def test_only_topics_that_ask_for_it_refuse_them() -> None:
         bound, other = TopicInfo("b", "0" * 32, 1, TopicConfig()), TopicInfo("o", "1" * 32, 1)
         lift = admission.reserve("b", ["mqtt.client"])
         again = admission.reserve("b", ["mqtt.client", "mqtt.bridge"])
-        await admission.check(other, batch, admission.header(other, batch))
+        await admission.check(other, batch, admission.header(other, batch), ANONYMOUS)
         for ends in (lift, again):
             with pytest.raises(InvalidRequest, match="mqtt.client"):
-                await admission.check(bound, batch, admission.header(bound, batch))
+                await admission.check(bound, batch, admission.header(bound, batch), ANONYMOUS)
             ends()
-        await admission.check(bound, batch, admission.header(bound, batch))
+        await admission.check(bound, batch, admission.header(bound, batch), ANONYMOUS)
 
     asyncio.run(run())
