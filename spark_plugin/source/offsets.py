@@ -17,6 +17,8 @@ from typing import Any, Final, NamedTuple
 from lakemq.spark_plugin.errors import OffsetsError
 
 VERSION: Final = 1
+SHOWN_MAX: Final = 200
+"""Characters of foreign offsets that an error shows."""
 LATEST: Final = -1
 """In users' JSON: the end of the partition."""
 EARLIEST: Final = -2
@@ -51,6 +53,12 @@ def _sorted_offsets(offsets: Mapping[int, int]) -> dict[str, int]:
 def cursor_from_json(value: Mapping[str, Any]) -> dict[str, TopicCursor]:
     """Inverse of `cursor_to_json`; OffsetsError says what is wrong."""
     version = value.get("v")
+    if version is None and value:
+        raise OffsetsError(
+            "the checkpoint is of another source, such as Kafka: its offsets are "
+            f"{json.dumps(value)[:SHOWN_MAX]}. Give a new checkpointLocation, and say where to "
+            "begin by startingOffsets"
+        )
     if version != VERSION:
         raise OffsetsError(f"checkpoint offsets of version {version!r}; this build reads {VERSION}")
     try:

@@ -10,6 +10,7 @@ import pytest
 import lakemq
 from tests.support.node.node import unique
 from tests.support.spark.session import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
+from tests.test_docs import ROOT, blocks
 
 pytestmark = [
     pytest.mark.spark,
@@ -137,3 +138,48 @@ def test_a_stream_notices_a_recreated_topic(spark, node, client, topic, tmp_path
         stream(spark, node, topic, tmp_path, seen)
     stream(spark, node, topic, tmp_path, seen, failOnDataLoss="false")
     assert seen[-1][1] == list(range(10))
+
+
+def kafka_checkpoint(folder: Path, offsets: dict[str, dict[str, int]]) -> None:
+    """What a query of Spark's Kafka source leaves behind after its first batch."""
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    batch = {"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000, "conf": {}}
+    lines = ["v1", json.dumps(batch), json.dumps(offsets)]
+    (folder / "offsets" / "0").write_text("\n".join(lines))
+    (folder / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+
+def test_the_guide_from_spark_kafka(spark, node, client, tmp_path: Path):
+    """Its blocks, top to bottom."""
+    rooms = unique("rooms")
+    client.create_topic(f"{rooms}-orders", partitions=2)
+    client.create_topic(f"{rooms}-large", partitions=1)
+    for number, chairs in enumerate((2, 30, 11, 4)):
+        value, headers = b'{"chairs": %d}' % chairs, (("n", b"%d" % number),)
+        client.send(f"{rooms}-orders", value, key=b"k", headers=headers, partition=number % 2)
+    client.schemas.register(f"{rooms}-value", "json-schema", '{"type": "object"}')
+    client.create_topic(f"{rooms}-readings")
+    to_bytes = client.schemas.serializer(f"{rooms}-value")
+    client.send(f"{rooms}-readings", to_bytes({"celsius": 21.5}))
+    kafka_checkpoint(tmp_path / "kafka", {f"{rooms}-orders": {"0": 1002, "1": 401}})
+
+    script = "\n".join(blocks(ROOT / "docs" / "from-spark-kafka.md", "python"))
+    for shown, real in (
+        ("127.0.0.1:9700", node.native), ("/data/checkpoints", str(tmp_path)), ("rooms", rooms),
+    ):  # fmt: skip
+        assert shown in script
+        script = script.replace(shown, real)
+    names: dict[str, object] = {"__name__": "__main__"}  # so that Spark pickles its functions
+    exec(compile(script, "from-spark-kafka.md", "exec"), names)
+
+    large = [record.value for record in client.consume(f"{rooms}-large")]
+    assert sorted(large) == [b"12 chairs", b'{"chairs": 11}', b'{"chairs": 30}']
+    assert [row.celsius for row in names["decoded"].collect()] == [21.5]
+    assert json.loads(names["starting"]) == {f"{rooms}-orders": {"0": 2, "1": 1}}
+
+    client.create_topic(f"{rooms}-copy", partitions=2)
+    whole = read(spark, node, f"{rooms}-orders", includeHeaders="true")
+    names["copy"](whole, f"{rooms}-copy")
+    of_copy = read(spark, node, f"{rooms}-copy", includeHeaders="true")
+    assert sorted(of_copy.drop("topic").collect()) == sorted(whole.drop("topic").collect())

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from lakemq.spark_plugin.errors import OffsetsError, OptionError
-from lakemq.spark_plugin.sink.options import parse_sink_options
+from lakemq.spark_plugin.sink.options import COMPRESSIONS, SINK_OPTIONS, parse_sink_options
+from lakemq.spark_plugin.source import options as source_options
+from lakemq.spark_plugin.source.offsets import cursor_from_json
 from lakemq.spark_plugin.source.options import (
     Boundary,
     parse_duration_s,
@@ -180,3 +185,41 @@ def test_create_topic_takes_a_number_of_partitions(text):
         parse_sink_options({**given, "createTopic": text}, streaming=False)
     with pytest.raises(OptionError, match="createTopic needs option topic"):
         parse_sink_options({"bootstrap": "b:1", "createTopic": "3"}, streaming=False)
+
+
+GUIDE = Path(__file__).parents[4] / "docs" / "from-spark-kafka.md"
+
+
+def options_in(section: str) -> list[tuple[set[str], set[str]]]:
+    """Rows of the guide's first table there: options of Spark-Kafka, and ours for them."""
+    text = GUIDE.read_text().partition(f"## {section}\n\n")[2].partition("\n\n")[0]
+    rows = []
+    for line in text.splitlines()[2:]:
+        theirs, ours = (set(re.findall(r"`([\w.*]+)`", cell)) for cell in line.split("|")[1:3])
+        rows.append((theirs, theirs if line.split("|")[2].strip() == "the same" else ours))
+    assert len(rows) > 5
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("section", "taken"),
+    [
+        ("Options of the source", source_options._OPTIONS),
+        ("Options of the sink", (*SINK_OPTIONS, *COMPRESSIONS)),
+    ],
+    ids=["source", "sink"],
+)
+def test_the_guide_for_users_of_spark_kafka_names_options_that_are_there(section, taken):
+    for theirs, ours in options_in(section):
+        assert ours <= set(taken)
+        assert not (theirs - ours) & set(taken)
+
+
+def test_a_checkpoint_of_another_source_says_so():
+    with pytest.raises(
+        OffsetsError, match=r'such as Kafka: its offsets are \{"t": \{"0": 23\}\}\.'
+    ):
+        cursor_from_json({"t": {"0": 23}})
+    with pytest.raises(OffsetsError) as raised:
+        cursor_from_json({f"topic-{number}": {"0": 1} for number in range(1000)})
+    assert len(str(raised.value)) < 500
