@@ -28,6 +28,7 @@ RUNNABLE = (
     "docs/mqtt.md",
     "docs/schema-registry.md",
     "docs/sdk.md",
+    "docs/delivery.md",
     "docs/from-kafka.md",
     "docs/plugins.md",
     "docs/plugin-testing.md",
