@@ -87,16 +87,8 @@ class Access:
         self.quotas = quotas if quotas is not None else Quotas({})
         # The node's own tokens and API keys first: they are recognized by their prefix, without
         # asking a backend.
-        own = tuple(each for each in (tokens, api_keys) if each is not None)
-        self._authenticators: tuple[Authenticator, ...] = (*own, *authenticators)
-        self._authorizers = tuple(authorizers)
-        # Once: to look for methods of a protocol takes longer than most of what they do.
-        self._matchers = [one for one in self._authenticators if isinstance(one, CredentialMatcher)]
-        self._asking = [one for one in self._authorizers if isinstance(one, AskingAuthorizer)]
-        self._mechanisms: dict[str, Mechanism] = {}
-        for mechanism in mechanisms:
-            # The first of a name counts: plugins come before what is built in.
-            self._mechanisms.setdefault(mechanism.name, mechanism)
+        self._own = tuple(each for each in (tokens, api_keys) if each is not None)
+        self._take(authenticators, authorizers, mechanisms)
         self._anonymous = anonymous
         self._attempts = attempts or Attempts(AttemptRules(0, 0))
         self._now_ms = now_ms
@@ -106,6 +98,32 @@ class Access:
         self._watchers: list[Callable[[], None]] = []
         self.accepted = 0
         self.refused = 0
+
+    def _take(
+        self,
+        authenticators: Sequence[Authenticator],
+        authorizers: Sequence[Authorizer],
+        mechanisms: Sequence[Mechanism],
+    ) -> None:
+        self._authenticators: tuple[Authenticator, ...] = (*self._own, *authenticators)
+        self._authorizers = tuple(authorizers)
+        # Once: to look for methods of a protocol takes longer than most of what they do.
+        self._matchers = [one for one in self._authenticators if isinstance(one, CredentialMatcher)]
+        self._asking = [one for one in self._authorizers if isinstance(one, AskingAuthorizer)]
+        self._mechanisms: dict[str, Mechanism] = {}
+        for mechanism in mechanisms:
+            # The first of a name counts: plugins come before what is built in.
+            self._mechanisms.setdefault(mechanism.name, mechanism)
+
+    def use(
+        self,
+        authenticators: Sequence[Authenticator],
+        authorizers: Sequence[Authorizer],
+        mechanisms: Sequence[Mechanism],
+    ) -> None:
+        """Go on with other chains. Who is logged in stays so, and obeys the new authorizers."""
+        self._take(authenticators, authorizers, mechanisms)
+        self.rules_changed()
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         """The principal of the first authenticator that knows the credentials. Raises

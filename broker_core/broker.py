@@ -96,7 +96,7 @@ class CoreBroker:
         interception: Interception,
         topic_settings: TopicSettings,
         now_ms: Callable[[], int],
-        plugins: Sequence[PluginInfo] = (),
+        plugins: Callable[[], Sequence[PluginInfo]] = tuple,
         transaction_settings: TransactionSettings | None = None,
         schedule_settings: ScheduleSettings | None = None,
         network: PeerNetwork,
@@ -107,7 +107,7 @@ class CoreBroker:
         self.node_id, self.cluster_id = node_id, cluster_id
         self.audit = TopicAuditLog(self, audit_retention_ms, now_ms)
         self._meta, self._access, self.interception = meta, access, interception
-        self._plugins = tuple(plugins)
+        self._plugins = plugins
         self._default_config = default_topic_config(topic_settings)
         self.network, self._nodes = network, network.nodes
         self.channels = Channels(node_id, network.peers, self._nodes.broker_epochs)
@@ -306,7 +306,7 @@ class CoreBroker:
             status.leader_id or "",
             status.members,
             status.revision,
-            self._plugins,
+            tuple(self._plugins()),
         )
 
     def heartbeat(self, now_s: float) -> HeartbeatReport:

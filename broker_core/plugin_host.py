@@ -68,6 +68,28 @@ class PluginHost:
         """A host of the same plugins, for another configuration; nothing is loaded yet."""
         return PluginHost(source, self._points.values())
 
+    def point(self, name: str) -> PluginPoint:
+        """Where a plugin is found."""
+        return self._points[name]
+
+    def load_one(self, name: str) -> LoadedPlugin:
+        """Import, register and configure one plugin, also where it is off. Raises ConfigError,
+        PluginError."""
+        plugin = self._load(replace(self._describe(name), enabled=True))
+        self.plugins.append(plugin)
+        return replace(plugin, enabled=self._describe(name).enabled)
+
+    def adopt(self, other: PluginHost, point: PluginPoint) -> None:
+        """Have the one plugin of another host, found at `point`, in place of the one of its
+        name."""
+        (plugin,) = other.plugins
+        name = plugin.name
+        self._manager.unregister(name=name)
+        self._manager.register(other._manager.get_plugin(name), name)
+        self._points[name] = point
+        self._reconfigurable[name] = other._reconfigurable.get(name, [])
+        self.plugins = [plugin if each.name == name else each for each in self.plugins]
+
     def reconfigurable(self, plugin: str) -> Sequence[Reconfigurable]:
         """What hooks of the plugin have returned and takes settings while it runs."""
         return self._reconfigurable.get(plugin, ())

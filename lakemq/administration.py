@@ -10,7 +10,12 @@ from lakemq.broker_core.administration.key_store import KeyStore
 from lakemq.broker_core.administration.meta_group import MetaGroup
 from lakemq.broker_core.administration.operations import Operations
 from lakemq.broker_core.api.administration.audit import AuditLog, Change
-from lakemq.broker_core.api.administration.node import AnswerPeer, CatalogAccess, PluginState
+from lakemq.broker_core.api.administration.node import (
+    AnswerPeer,
+    CatalogAccess,
+    PluginState,
+    ReloadedPlugin,
+)
 from lakemq.broker_core.api.administration.routes import Administered, AnyRoute
 from lakemq.broker_core.api.administration.settings import NodeConfiguration
 from lakemq.broker_core.api.errors import Unavailable
@@ -23,6 +28,7 @@ from lakemq.broker_core.plugin_host import LoadedPlugin, PluginHost
 from lakemq.broker_core.security.assembly import Security
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.server.operator_calls import OperatorCall
+from lakemq.plugin_reload.reloads import PluginReloads
 from lakemq.telemetry.provider import Telemetry
 
 
@@ -42,6 +48,7 @@ class NodeAdministration:
         security: Security,
         plugins: PluginHost,
         configuration: NodeConfiguration,
+        plugin_reloads: PluginReloads,
         telemetry: Telemetry,
         addresses: Callable[[], Mapping[str, str]],
         listeners: Sequence[Listener],
@@ -60,6 +67,7 @@ class NodeAdministration:
         self.group = MetaGroup(control)
         self.audit: AuditLog = NoAuditLog()
         self.configuration = configuration
+        self._plugin_reloads = plugin_reloads
         self.now_ms = now_ms
         self.addresses = addresses
         self._core = broker
@@ -92,6 +100,10 @@ class NodeAdministration:
     def plugins(self) -> Sequence[PluginState]:
         """All that are installed."""
         return [_state(each) for each in self._plugins.plugins]
+
+    async def reload_plugin(self, name: str, *, dry_run: bool = False) -> ReloadedPlugin:
+        """See `AdministeredNode`."""
+        return await self._plugin_reloads.reload(name, dry_run=dry_run)
 
     def metrics(self) -> tuple[bytes, str]:
         """(text in Prometheus' format, content type)."""

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from opentelemetry.metrics import Observation
+from opentelemetry.metrics import Meter, Observation
 
 from lakemq import __version__
 from lakemq.administration import NodeAdministration
@@ -19,9 +19,7 @@ from lakemq.broker_core.api.administration.node import CatalogAccess
 from lakemq.broker_core.api.errors import LakeMQError, PluginError, StartupError
 from lakemq.broker_core.api.ports import (
     Connected,
-    Interceptor,
     Listener,
-    Mechanism,
     PluginContext,
     ProcessShare,
     Sharing,
@@ -54,6 +52,8 @@ from lakemq.meta_service.api.types import PROCESS_ROLE, NodeRegistration
 from lakemq.meta_service.server.member import MetaMember
 from lakemq.meta_service.server.tls import load_pem
 from lakemq.node_load import NodeLoad
+from lakemq.plugin_reload.parts import PluginParts
+from lakemq.plugin_reload.reloads import PluginReloads
 from lakemq.processes.plan import client_port
 from lakemq.registration import Registration
 from lakemq.reloading import Reloads
@@ -96,6 +96,10 @@ class Node:
         self.reloads: Reloads
         self._administration: NodeAdministration
         self._registration: Registration | None = None
+        self._parts = PluginParts(
+            self.plugins, self._hook_arguments, lambda name: self.telemetry.meter(name)
+        )
+        self._plugin_reloads: PluginReloads
         self._load: NodeLoad
         self._stack = AsyncExitStack()
 
@@ -115,6 +119,9 @@ class Node:
             _log.warning("%s", warning)
         self.reloads = Reloads(self.config, self.plugins, self._use)
         self.reloads.observe(self.telemetry.meter("lakemq.node"))
+        self._plugin_reloads = PluginReloads(
+            self.plugins, self._parts, self.reloads, self.listeners, self._use_parts
+        )
         folder = DataFolder(self.data_dir, self.node_id)
         # Before the MetaService and the storage: both write below it, and two processes must not.
         folder.open()
@@ -149,9 +156,14 @@ class Node:
         self._stack.push_async_callback(catalog.stop)
         self.failed = catalog.failed
         self._administration = self._administered(catalog, None)
+        self._stack.push_async_callback(self._plugin_reloads.stop)
+        await self._start_admin()
+        self._administration.ready = True
+
+    async def _start_admin(self) -> None:
         for plugin, listener in self._admin_listeners():
             await self._start_listener(listener, f"plugin {plugin.name}: ")
-        self._administration.ready = True
+            self._stack.push_async_callback(listener.stop)
 
     async def _start_security(self) -> None:
         self.security = self._security()
@@ -171,12 +183,14 @@ class Node:
         assert self.broker.failed is not None
         self.failed = self.broker.failed
         await self._start_listener(network.server)
+        self._stack.push_async_callback(network.server.stop)
         self._administration = self._administered(self.broker, self.broker)
-        for plugin, listener in self._plugin_listeners():
+        self._stack.push_async_callback(self._stop_plugin_listeners)
+        for plugin, listener in self._parts.collect("register_listeners"):
             await self._start_listener(listener, f"plugin {plugin.name}: ")
+        self._stack.push_async_callback(self._plugin_reloads.stop)
         # The admin is last: its routes are those of the listeners that have started.
-        for plugin, listener in self._admin_listeners():
-            await self._start_listener(listener, f"plugin {plugin.name}: ")
+        await self._start_admin()
         # Only now, with every port bound: the catalog may give this node partitions as soon as it
         # is registered.
         await self._register(storage_id(storage_folder))
@@ -191,8 +205,15 @@ class Node:
             raise PluginError(
                 f"{owner}listener {listener.name}: {type(error).__name__}: {error}"
             ) from error
-        self._stack.push_async_callback(listener.stop)
         self.listeners.append(listener)
+
+    async def _stop_plugin_listeners(self) -> None:
+        """Those that run now: reloads may have replaced some."""
+        own = [listener for _, listener in self._parts.of("register_listeners")]
+        async with AsyncExitStack() as stack:
+            for listener in self.listeners:
+                if any(listener is each for each in own):
+                    stack.push_async_callback(listener.stop)
 
     def watch_loop(self) -> None:
         """Name what holds the event loop, from now on: a start may take its time."""
@@ -226,13 +247,13 @@ class Node:
             raise StartupError(f"meta: {error}") from error
         self._stack.push_async_callback(self._member.stop)
 
-    def _context(self, plugin: LoadedPlugin) -> PluginContext:
+    def _context(self, plugin: LoadedPlugin, meter: Meter | None = None) -> PluginContext:
         return PluginContext(
             plugin.name,
             plugin.settings,
             self.node_id,
             self.data_dir / plugin.name,
-            self.telemetry.meter(f"plugins.{plugin.name}"),
+            meter or self._parts.meter(plugin.name),
             self.telemetry.traces,
             self._process_share(),
         )
@@ -253,27 +274,34 @@ class Node:
         plugin, storage = found[0]
         return storage, self.data_dir / plugin.name
 
-    def _collected(self, hook: str) -> list[Any]:
-        """What plugins return for a hook that takes nothing but the context."""
-        found = self.plugins.collect(hook, lambda plugin: {"context": self._context(plugin)})
-        return [value for _, value in found]
+    def _hook_arguments(self, hook: str, meter: Meter, plugin: LoadedPlugin) -> dict[str, object]:
+        given: dict[str, object] = {"context": self._context(plugin, meter)}
+        return {**given, "broker": self.broker} if hook == "register_listeners" else given
 
-    def _collected_each(self, hook: str, kind: type) -> list[tuple[LoadedPlugin, Any]]:
-        """Objects of the port `kind`, of hooks that return several of them."""
-        return self.plugins.collect_each(
-            hook, lambda plugin: {"context": self._context(plugin)}, kind
-        )
+    def _access_parts(self) -> dict[str, list[Any]]:
+        """What plugins have for `Security`."""
+        return {
+            "authenticators": [part for _, part in self._parts.of("register_authenticator")],
+            "authorizers": [part for _, part in self._parts.of("register_authorizer")],
+            "mechanisms": [part for _, part in self._parts.of("register_mechanisms")],
+        }
+
+    def _use_parts(self, renewed: str) -> None:
+        """Go on with what plugins have now; one has new code."""
+        self.security.use_plugins(**self._access_parts())
+        if "broker" in self.config.node.roles:
+            chain = self._parts.of("register_interceptors")
+            self.broker.interception.use(chain, renewed)
 
     def _security(self) -> Security:
-        mechanisms = self._collected_each("register_mechanisms", Mechanism)
+        for hook in ("register_mechanisms", "register_authenticator", "register_authorizer"):
+            self._parts.collect(hook)
         return Security(
             self.config.security,
             self._now_ms,
             meta=self._member.client(),
             folder=self.data_dir / "security",
-            authenticators=self._collected("register_authenticator"),
-            authorizers=self._collected("register_authorizer"),
-            mechanisms=[mechanism for _, mechanism in mechanisms],
+            **self._access_parts(),
         )
 
     def _network(self) -> PeerNetwork:
@@ -294,8 +322,8 @@ class Node:
         return self._registration.broker_epoch if self._registration is not None else 0
 
     def _core(self, storage: Storage, network: PeerNetwork) -> CoreBroker:
-        found = self._collected_each("register_interceptors", Interceptor)
-        chain = [(plugin.name, interceptor) for plugin, interceptor in found]
+        self._parts.collect("register_interceptors")
+        chain = self._parts.of("register_interceptors")
         interception = Interception(chain, time.perf_counter, self.config.interceptors)
         self.telemetry.meter("broker_core").create_observable_counter(
             "lakemq.corrupt_batches",
@@ -321,7 +349,7 @@ class Node:
             cluster_settings=self.config.cluster,
             audit_retention_ms=self.config.security.audit_retention(),
             now_ms=self._now_ms,
-            plugins=[
+            plugins=lambda: [
                 PluginInfo(each.name, each.version, each.distribution, each.enabled, each.hooks)
                 for each in self.plugins.plugins
             ],
@@ -334,13 +362,6 @@ class Node:
         )
         register_channel_metrics(self.telemetry.meter("broker_core"), broker.channels)
         return broker
-
-    def _plugin_listeners(self) -> list[tuple[LoadedPlugin, Listener]]:
-        return self.plugins.collect_each(
-            "register_listeners",
-            lambda plugin: {"context": self._context(plugin), "broker": self.broker},
-            Listener,
-        )
 
     def _administered(
         self, catalog: CatalogAccess, broker: CoreBroker | None
@@ -356,6 +377,7 @@ class Node:
             security=self.security,
             plugins=self.plugins,
             configuration=self.reloads,
+            plugin_reloads=self._plugin_reloads,
             telemetry=self.telemetry,
             addresses=self.addresses,
             listeners=self.listeners,

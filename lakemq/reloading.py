@@ -77,7 +77,8 @@ class Reloads:
         self._use = use
         self._source = config.source
         """What was read last."""
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
+        """Held while settings change, or what takes them."""
         self._pending: list[str] = []
         self._sources: dict[str, str] = {}
         """Where settings that are in use are from, as far as reloads changed that."""
@@ -94,19 +95,35 @@ class Reloads:
 
     async def reload(self, *, dry_run: bool = False) -> Reloaded:
         """See `NodeConfiguration`. One at a time."""
-        async with self._turn:
+        async with self.turn:
             return await self._taken(self._source.again, dry_run=dry_run)
 
     async def use_dynamic(self, kept: Sequence[Kept]) -> None:
         """Use these dynamic settings, with the file as it was read last. What can't be used is
         left out, logged and shown; it raises nothing."""
-        async with self._turn:
+        async with self.turn:
             if list(kept) == self._kept:
                 return
             self._kept = list(kept)
             # What is wrong is in the log, and the node goes on as it was.
             with suppress(LakeMQError):
                 await self._taken(lambda: self._source)
+
+    async def written(self) -> ConfigSource:
+        """What the file, variables and dynamic settings say now. Raises ConfigError."""
+        return self._with_dynamic(await asyncio.to_thread(self._source.again))
+
+    def took(self, plugin: LoadedPlugin, source: ConfigSource) -> None:
+        """Note that a plugin runs with its section of `source`, all of it."""
+        path = ("plugins", plugin.name)
+        for field in type(plugin.settings).model_fields:
+            self._sources[".".join((*path, field))] = source.origin(path, field)
+        own = f"plugins.{plugin.name}."
+        self._pending = [each for each in self._pending if not each.startswith(own)]
+        # The rest of the file waits for a reload of the configuration.
+        data, now = self._source.data, source.data.get("plugins", {})
+        sections = {**data.get("plugins", {}), plugin.name: now.get(plugin.name, {})}
+        self._source = replace(self._source, data={**data, "plugins": sections})
 
     async def _taken(
         self, source: Callable[[], ConfigSource], *, dry_run: bool = False

@@ -67,15 +67,24 @@ class Interception:
         settings: InterceptorSettings | None = None,
     ) -> None:
         """`clock`: seconds, monotonic."""
-        self._chain = tuple(chain)
         self._clock = clock
         self._at = 0.0
         """What the clock said last: the end of a call is the beginning of the next."""
         self._failed_in_run: dict[str, tuple[int, str]] = {}
         """Plugin that failed in this run -> (calls that passed before it, why)."""
         self._breakers = Breakers(settings or InterceptorSettings())
-        self.calls = {plugin: Calls() for plugin, _ in chain}
+        self.calls: dict[str, Calls] = {}
+        self.use(chain)
+
+    def use(self, chain: Chain, renewed: str = "") -> None:
+        """Have other interceptors from the next group on. Numbers of a plugin go on; quarantines of
+        the one that is `renewed` end, since they were its old code's."""
+        self._chain = tuple(chain)
+        # A new one, as it is read from another thread. A batch may still have the old chain.
+        new = {plugin: Calls() for plugin, _ in chain if plugin not in self.calls}
+        self.calls = {**self.calls, **new}
         self.reconfigure(self._breakers.settings)
+        self.resume(renewed)
 
     def __bool__(self) -> bool:
         return bool(self._chain)

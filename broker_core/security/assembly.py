@@ -82,7 +82,7 @@ class Security:
             else None
         )
         self.api_keys = ApiKeys(self._kept, now_ms) if self._kept is not None else None
-        own = [
+        self._own_authenticators = [
             self._authenticator(each)
             for each in settings.authenticators
             if self._kept is not None or not isinstance(each, UsersSettings)
@@ -90,9 +90,7 @@ class Security:
         self._scram_mechanisms = self._scram()
         self._session_tokens = self._tokens(folder)
         self.access = Access(
-            [*authenticators, *own],
-            [*authorizers, *self.http_authorizers, self.rule_book],
-            [*mechanisms, *self._scram_mechanisms],
+            *self._chains(authenticators, authorizers, mechanisms),
             anonymous=settings.anonymous,
             attempts=self.attempts,
             tokens=self._session_tokens,
@@ -104,6 +102,28 @@ class Security:
             is_withdrawn=self._is_withdrawn,
         )
         self._watcher: asyncio.Task[None] | None = None
+
+    def _chains(
+        self,
+        authenticators: Sequence[Authenticator],
+        authorizers: Sequence[Authorizer],
+        mechanisms: Sequence[Mechanism],
+    ) -> tuple[Sequence[Authenticator], Sequence[Authorizer], Sequence[Mechanism]]:
+        """Those of plugins come first."""
+        return (
+            [*authenticators, *self._own_authenticators],
+            [*authorizers, *self.http_authorizers, self.rule_book],
+            [*mechanisms, *self._scram_mechanisms],
+        )
+
+    def use_plugins(
+        self,
+        authenticators: Sequence[Authenticator],
+        authorizers: Sequence[Authorizer],
+        mechanisms: Sequence[Mechanism],
+    ) -> None:
+        """Have these of plugins from now on."""
+        self.access.use(*self._chains(authenticators, authorizers, mechanisms))
 
     def _authenticator(self, settings: AuthenticatorSettings) -> Authenticator:
         if isinstance(settings, CertificateSettings):

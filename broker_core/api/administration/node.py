@@ -64,6 +64,19 @@ class PluginState:
     """Its section, secrets as `***`."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReloadedPlugin:
+    """A plugin whose code a running node has imported again, or could."""
+
+    name: str
+    before: str
+    """Version."""
+    version: str
+    """The new one; the same where only the files have changed."""
+    hooks: Sequence[str]
+    """That the new code implements."""
+
+
 AnswerPeer = Callable[[bytes], Awaitable[bytes]]
 
 
@@ -93,6 +106,10 @@ class AdministeredNode(Protocol):
 
     def plugins(self) -> Sequence[PluginState]:
         """All that are installed."""
+
+    async def reload_plugin(self, name: str, *, dry_run: bool = False) -> ReloadedPlugin:
+        """Go on with a plugin's code, and its section of the configuration, as they are now.
+        Raises UnknownEntry, ConfigError, PluginError: nothing has changed then."""
 
     def metrics(self) -> tuple[bytes, str]:
         """(text in Prometheus' format, content type)."""

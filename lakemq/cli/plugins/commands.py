@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import re
 from pathlib import Path
 from typing import Annotated, Final
+from urllib.parse import quote
 
 import typer
 
+from lakemq.broker_core.api.admin_client import ask_admin
 from lakemq.broker_core.api.command_line import (
+    AdminOptions,
     ExitCode,
     fail,
     option_groups,
     print_table,
     say,
 )
+from lakemq.broker_core.api.command_line.completion import listed_names
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.plugin_host import PluginHost
 from lakemq.cli.start import ConfigFile, load
 
-plugin = typer.Typer(no_args_is_help=True, help="What plugins there are; begin a new one.")
+plugin = typer.Typer(no_args_is_help=True, help="What plugins there are; begin one, reload one.")
 TEMPLATE: Final = Path(__file__).parent / "template"
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 
@@ -44,6 +49,39 @@ def list_plugins(config: ConfigFile = None) -> None:
     print_table(("plugin", "version", "from", "state", "registers"), rows)
     if any(plugin.error and plugin.enabled for plugin in host.plugins):
         raise typer.Exit(ExitCode.FAILED)
+
+
+@plugin.command("reload")
+@option_groups
+def reload(
+    name: Annotated[str, typer.Argument(help="As in its section: [plugins.NAME].")],
+    of: Annotated[
+        str,
+        typer.Option(
+            "--node",
+            metavar="NODE",
+            help="Of this node; else of the one that is asked.",
+            autocompletion=listed_names("nodes", "node"),
+        ),
+    ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Import and check it, and change nothing.")
+    ] = False,
+    *,
+    node: AdminOptions,
+) -> None:
+    """Have a running node go on with a plugin's new code, once that is installed.
+
+    Code that fails changes nothing. Listeners with clients and storage engines need a restart.
+    """
+    asked = of or json.loads(ask_admin(node, "api/v1/node"))["node_id"]
+    path = f"nodes/{quote(asked, safe='')}/plugins/{quote(name, safe='')}/reload"
+    done = json.loads(ask_admin(node, f"api/v1/{path}?dry_run={str(dry_run).lower()}", "POST"))
+    would = "would reload" if dry_run else "reloaded"
+    say(
+        f"{would} {name} on {done['node']}: {done['version']}, was {done['before']}",
+        **done, dry_run=dry_run,
+    )  # fmt: skip
 
 
 @plugin.command("new")

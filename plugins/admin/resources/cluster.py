@@ -143,6 +143,19 @@ class PluginRow(Answer):
     """Its section, secrets as `***`."""
 
 
+class PluginReload(Answer):
+    """What a plugin's reload did, or would do."""
+
+    node: str
+    plugin: str
+    before: str
+    """Version that was in use."""
+    version: str
+    """The new one; the same where only files have changed."""
+    hooks: list[str]
+    """That the new code implements."""
+
+
 class ClusterRoutes:
     """`/api/v1/cluster`, `/node`, `/plugins`, `/whoami`."""
 
@@ -163,6 +176,10 @@ class ClusterRoutes:
                 "plugins", PluginRow, self._plugins, self._plugin_rows, lambda each: each.name,
                 {"name": lambda each: each.name}, query=OwnPageQuery, own=True,
                 summary="List plugins, their settings and errors.",
+            ),
+            AdminRoute(
+                "POST", "nodes/{node}/plugins/{plugin}/reload", self.reload_plugin, PluginReload,
+                ChangeQuery, owner=lambda request: request.path["node"],
             ),
         ]  # fmt: skip
 
@@ -275,6 +292,18 @@ class ClusterRoutes:
             )
             for each in plugins
         ]
+
+    async def reload_plugin(self, request: AdminRequest) -> PluginReload:
+        """Have a node import a plugin's code again and go on with it. Code that fails changes
+        nothing. Plugins with listeners that have clients, or with a storage engine, need a
+        restart."""
+        name, dry_run = request.path["plugin"], expect(request.asked, ChangeQuery).dry_run
+        done = await self._node.reload_plugin(name, dry_run=dry_run)
+        request.notes["before"], request.notes["after"] = done.before, done.version
+        return PluginReload(
+            node=self._node.node_id, plugin=done.name, before=done.before, version=done.version,
+            hooks=list(done.hooks),
+        )  # fmt: skip
 
 
 def moves_of(found: Rebalance) -> Moves:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lakemq.broker_core.administration.audit_log import NoAuditLog
 from lakemq.broker_core.api.administration.audit import AuditLog, Change
-from lakemq.broker_core.api.administration.node import AnswerPeer, PluginState
+from lakemq.broker_core.api.administration.node import AnswerPeer, PluginState, ReloadedPlugin
 from lakemq.broker_core.api.administration.routes import AnyRoute
 from lakemq.broker_core.api.errors import Unavailable
 
@@ -55,6 +55,9 @@ class StubNode:
 
     def plugins(self) -> Sequence[PluginState]:
         return self._plugins
+
+    async def reload_plugin(self, name: str, *, dry_run: bool = False) -> ReloadedPlugin:
+        raise NotImplementedError
 
     def metrics(self) -> tuple[bytes, str]:
         return b"", "text/plain"

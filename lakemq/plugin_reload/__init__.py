@@ -1,0 +1,1 @@
+"""New code of a plugin in a node that goes on running."""
