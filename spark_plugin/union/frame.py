@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
+from lakemq.spark_plugin.access import Access
 from lakemq.spark_plugin.errors import TableError
 from lakemq.spark_plugin.export.decoding.column_types import META
 from lakemq.spark_plugin.export.maintenance.audit import files_by_constants
 from lakemq.spark_plugin.export.tables.table import LakeTable
+from lakemq.spark_plugin.source.birth_reader import BirthsOf
 from lakemq.spark_plugin.source.planning import OffsetRange
 from lakemq.spark_plugin.union.rows import Values, rows_of_records
 
@@ -29,6 +31,7 @@ def frame_of(
     whole: pa.Schema,
     bootstrap: str,
     options: Mapping[str, str],
+    access: Access,
     topic: str,
 ) -> DataFrame:
     """`schema`: of the result; `whole`: with all columns of the table."""
@@ -40,7 +43,7 @@ def frame_of(
         for each in _history(spark, table, whole)
     ]
     if ranges:
-        tail = _journal(spark, ranges, values, whole, bootstrap, options)
+        tail = _journal(spark, ranges, values, whole, bootstrap, options, access)
         found.append(tail.select(*schema.names))
     if not found:
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -81,6 +84,7 @@ def _journal(
     whole: pa.Schema,
     bootstrap: str,
     options: Mapping[str, str],
+    access: Access,
 ) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -103,4 +107,11 @@ def _journal(
     if values.format == "raw":
         return records
     # mapInArrow's function is pickled, with Arrow's own types in it.
-    return records.mapInArrow(partial(rows_of_records, values, whole), from_arrow_schema(whole))
+    to_rows = partial(_rows, values, whole, BirthsOf(ranges, access, bootstrap))
+    return records.mapInArrow(to_rows, from_arrow_schema(whole))
+
+
+def _rows(
+    values: Values, whole: pa.Schema, births: BirthsOf, records: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    return rows_of_records(values, whole, records, births)

@@ -20,6 +20,7 @@ from lakemq.spark_plugin.export.decoding.column_types import META
 from lakemq.spark_plugin.export.decoding.decoders import FORMATS, RecordFormat
 from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable
 from lakemq.spark_plugin.export.tables.target import TableFormat, Target
+from lakemq.spark_plugin.source.birth_reader import BirthsOf
 from lakemq.spark_plugin.source.broker_reader import described, open_client, read_arrow
 from lakemq.spark_plugin.source.options import nearest
 from lakemq.spark_plugin.source.planning import OffsetRange
@@ -179,7 +180,8 @@ class UnionRead:
                 records = read_arrow(
                     client, each, columns=COLUMNS, batch_rows=_ROWS, tiered=access.tiered
                 )
-                for batch in to_rows(records):
+                births = BirthsOf([each], access, client)
+                for batch in to_rows(records, births):
                     yield fitted(batch, self.schema)
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
@@ -189,5 +191,5 @@ class UnionRead:
 
         return frame_of(
             spark, self._table, self._ranges, self._values, self.schema, self._whole,
-            self._source.bootstrap, self._source.options, self.topic,
+            self._source.bootstrap, self._source.options, self._source.access, self.topic,
         )  # fmt: skip

@@ -11,6 +11,7 @@ from lakemq.plugins.native.sdk.arrow import COLUMNS
 from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.export.decoding.arrow_types import type_of_arrow
 from lakemq.spark_plugin.export.decoding.column_types import META
+from lakemq.spark_plugin.export.decoding.decoder import decode_batch
 from lakemq.spark_plugin.export.decoding.decoders import EXPLODING, RecordFormat, open_decoder
 from lakemq.spark_plugin.export.decoding.evolution import schema_text
 from lakemq.spark_plugin.export.decoding.rows import with_meta_column
@@ -20,6 +21,8 @@ from lakemq.spark_plugin.source.options import nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from lakemq.spark_plugin.export.decoding.sparkplug_values import FindBirths
 
 
 @dataclass(frozen=True)
@@ -76,18 +79,22 @@ def chosen(whole: pa.Schema, columns: Sequence[str]) -> pa.Schema:
 
 
 def rows_of_records(
-    values: Values, whole: pa.Schema, records: Iterable[pa.RecordBatch]
+    values: Values,
+    whole: pa.Schema,
+    records: Iterable[pa.RecordBatch],
+    find_births: FindBirths | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with the journal's columns -> the table's. What can't be decoded is left out, as an
-    export leaves it to the dead letters."""
+    """Batches of one partition with the journal's columns -> the table's. What can't be decoded is
+    left out, as an export leaves it to the dead letters. `find_births`: for Sparkplug B."""
     if values.format == "raw":
         yield from records
         return
     decoder = open_decoder(
-        values.format, values.schema, message=values.message, delimiter=values.delimiter
-    )
+        values.format, values.schema, message=values.message, delimiter=values.delimiter,
+        find_births=find_births,
+    )  # fmt: skip
     for batch in records:
-        decoded = decoder.decode(batch.column("value"), batch.column("key"))
+        decoded = decode_batch(decoder, batch)
         table = with_meta_column(decoded, batch, values.format in EXPLODING)
         for rows in table.to_batches():
             yield fitted(rows, whole)

@@ -2,14 +2,15 @@
 
 Source: Eclipse Sparkplug 3.0.0, chapter 6 ("Payloads"), field numbers and data types; topics:
 chapter 4, `spBv1.0/<group>/<message type>/<edge node>[/<device>]`, which is the record's key.
-A payload without metrics makes one row. Data sets and templates stay as their bytes. Aliases are
-given as they come: names are in the birth message, which another record holds.
+A payload without metrics makes one row. Data sets and templates stay as their bytes. What follows a
+birth message may leave out names, for aliases, and data types: `Birth` has what it told of them.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -77,6 +78,33 @@ def place_of(key: bytes | None) -> dict[str, Any]:
     return dict(zip(names, parts, strict=False))
 
 
+class Birth(NamedTuple):
+    """What a birth message tells of the metrics that come after it."""
+
+    names: Mapping[int, str]
+    """By alias."""
+    datatypes: Mapping[str, int]
+    """By name."""
+
+
+UNBORN: Final = Birth({}, {})
+
+
+def birth_of(payload: Any) -> Birth:
+    """What a payload tells if it is a birth's."""
+    return Birth(
+        {each.alias: each.name for each in payload.metrics if each.HasField("alias")},
+        {each.name: each.datatype for each in payload.metrics if each.HasField("datatype")},
+    )
+
+
+def needs_birth(payload: Any) -> bool:
+    """Whether a metric leaves out what its birth has told."""
+    return any(
+        not (each.HasField("name") and each.HasField("datatype")) for each in payload.metrics
+    )
+
+
 def rows_of(
     address: dict[str, Any], value: bytes, inflated_max: int = INFLATED_MAX_BYTES
 ) -> list[dict[str, Any]]:
@@ -84,18 +112,30 @@ def rows_of(
     compressed payload. Raises ValueError, DecodeError, zlib.error: it is no Sparkplug B."""
     if address.get("message_type") == "STATE":
         return [{**address, "string_value": value.decode()}]
+    return rows_of_payload(address, payload_of(value, inflated_max))
+
+
+def payload_of(value: bytes, inflated_max: int = INFLATED_MAX_BYTES) -> Any:
+    """The payload, inflated if it is compressed. Raises as `rows_of`."""
     payload = Payload.FromString(value)
     if payload.uuid == _COMPRESSED:
         seq = payload.seq
         # Sparkplug 3.0: a payload with this uuid carries another one in its body, compressed.
         payload = Payload.FromString(_inflate(payload.body, inflated_max))
         payload.seq = payload.seq or seq
+    return payload
+
+
+def rows_of_payload(
+    address: dict[str, Any], payload: Any, birth: Birth = UNBORN
+) -> list[dict[str, Any]]:
+    """One row for each metric, or one without; `birth` has what metrics leave out."""
     shared = {
         **address,
         "seq": payload.seq if payload.HasField("seq") else None,
         "payload_time": payload.timestamp if payload.HasField("timestamp") else None,
     }
-    return [{**shared, **_metric(each)} for each in payload.metrics] or [shared]
+    return [{**shared, **_metric(each, birth)} for each in payload.metrics] or [shared]
 
 
 def _inflate(body: bytes, most: int) -> bytes:
@@ -108,10 +148,16 @@ def _inflate(body: bytes, most: int) -> bytes:
     return found
 
 
-def _metric(metric: Any) -> dict[str, Any]:
-    datatype = DATA_TYPES[metric.datatype] if metric.datatype < len(DATA_TYPES) else "Unknown"
+def _metric(metric: Any, birth: Birth) -> dict[str, Any]:
+    name = metric.name if metric.HasField("name") else None
+    if name is None and metric.HasField("alias"):
+        name = birth.names.get(metric.alias)
+    number = metric.datatype
+    if name is not None and not metric.HasField("datatype"):
+        number = birth.datatypes.get(name, 0)
+    datatype = DATA_TYPES[number] if number < len(DATA_TYPES) else "Unknown"
     row = {
-        "metric": metric.name if metric.HasField("name") else None,
+        "metric": name,
         "alias": _signed(metric.alias, 64) if metric.HasField("alias") else None,
         "metric_time": metric.timestamp if metric.HasField("timestamp") else None,
         "datatype": datatype,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
 from lakemq.spark_plugin.export.decoding.column_types import Type
 
@@ -45,6 +45,21 @@ class Decoder(Protocol):
 
     def has_new_fields(self) -> bool:
         """Whether something was found that could change the columns."""
+
+
+@runtime_checkable
+class RecordDecoder(Protocol):
+    """A decoder that looks at more of a record than its value and key."""
+
+    def decode_records(self, batch: pa.RecordBatch) -> Decoded:
+        """`batch` has the journal's columns, its records come in the order of each partition."""
+
+
+def decode_batch(decoder: Decoder, batch: pa.RecordBatch) -> Decoded:
+    """Decode records; `batch` has the journal's columns."""
+    if isinstance(decoder, RecordDecoder):
+        return decoder.decode_records(batch)
+    return decoder.decode(batch.column("value"), batch.column("key"))
 
 
 def decode_each(

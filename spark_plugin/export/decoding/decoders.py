@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from lakemq.spark_plugin.export.decoding.column_types import Evolve, parse_schema
 from lakemq.spark_plugin.export.decoding.decoder import Decoder
+
+if TYPE_CHECKING:
+    from lakemq.spark_plugin.export.decoding.sparkplug_values import FindBirths
 
 RecordFormat = Literal["raw", "json", "csv", "avro", "protobuf", "sparkplug"]
 FORMATS: Final = get_args(RecordFormat)
@@ -21,8 +24,10 @@ def open_decoder(
     message: str = "",
     delimiter: str = ",",
     evolve: Evolve = "strict",
+    find_births: FindBirths | None = None,
 ) -> Decoder:
-    """The decoder of a format that decodes. OptionError if the schema is not valid for it."""
+    """The decoder of a format that decodes. `find_births`: for Sparkplug B, as its decoder has it.
+    OptionError if the schema is not valid for it."""
     if format == "json":
         from lakemq.spark_plugin.export.decoding.decode import JsonDecoder
 
@@ -43,5 +48,5 @@ def open_decoder(
     if format == "sparkplug":
         from lakemq.spark_plugin.export.decoding.sparkplug_values import SparkplugDecoder
 
-        return SparkplugDecoder()
+        return SparkplugDecoder(find_births)
     raise ValueError(f"records of format {format} are not decoded")

@@ -14,12 +14,15 @@ from dataclasses import replace
 from lakemq.plugins.native.sdk import UnknownTopic
 from lakemq.plugins.native.sdk.tracing import is_traced
 from lakemq.spark_plugin.errors import ExportError, ExportFenced, OptionError, TopicRecreated
+from lakemq.spark_plugin.export.decoding.births import BirthLog
 from lakemq.spark_plugin.export.decoding.column_types import REST, Evolve
 from lakemq.spark_plugin.export.job.bounds import bounded, parse_bound
 from lakemq.spark_plugin.export.job.landing import Landing
 from lakemq.spark_plugin.export.job.owner import Owner
 from lakemq.spark_plugin.export.job.report import (
+    Births,
     CommitReport,
+    births_after,
     check_complete,
     records_read,
     rest_of_results,
@@ -43,6 +46,7 @@ from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable, Progre
 from lakemq.spark_plugin.export.tracing import commit_span
 from lakemq.spark_plugin.export.upserting.key import key_mark, parse_key
 from lakemq.spark_plugin.source import planning
+from lakemq.spark_plugin.source.birth_reader import birth_log
 from lakemq.spark_plugin.source.broker_reader import client_of, described, retrying
 from lakemq.spark_plugin.source.offsets import TopicCursor
 from lakemq.spark_plugin.source.planning import OffsetRange, TopicView
@@ -91,6 +95,8 @@ class Exporter:
         self._owner: Owner | None = None
         self._started = Progress()
         self._rest_names: dict[str, None] = {}
+        self._births: Births = {}
+        """What a later process must look for again."""
         self._target: dict[str, TopicCursor] | None = None
 
     def start(self) -> list[str]:
@@ -242,6 +248,7 @@ class Exporter:
         rows = sum(file.rows for file in all_files)
         with commit_span(key.topic, key.export_id, self._table, results, rows):
             self._landing.commit(key, files, before, after)
+        self._births = births_after(self._births, ranges, results)
         return CommitReport(
             attempt=after.attempt,
             rows=rows,
@@ -322,7 +329,9 @@ class Exporter:
         nowhere = OffsetRange(key.topic, key.topic_id, -1, 0, 0)
         task = replace(self._task(nowhere, ""), evolve="strict" if self.settings.sql else evolve)
         before, results = self._write_until_schema_fits(
-            key, before, lambda: letters.write(self._landing.assign_destination(task))
+            key,
+            before,
+            lambda: letters.write(self._landing.assign_destination(task), self._births_before),
         )
         self._log_rest(results)
         files = self._landing.finish(results) if letters.good else {}
@@ -330,6 +339,13 @@ class Exporter:
             after = replace(before, attempt=before.attempt + 1, commit=new_token())
             self._landing.commit(key, files, before, after)
         return letters.outcome(self._landing.tables())
+
+    def _births_before(self, partition: int, offset: int) -> BirthLog:
+        """What a record by itself may follow; none that came before it has been looked at."""
+        settings, topic = self.settings, describe_topic(self.settings)
+        record = OffsetRange(settings.topic, topic.topic_id, partition, offset, offset + 1)
+        client = client_of(settings.bootstrap, settings.access)
+        return birth_log(client, record, settings.access, settings.retry_timeout_s)
 
     def _key(self, topic: TopicView) -> ExportKey:
         settings = self.settings
@@ -416,6 +432,7 @@ class Exporter:
             dlq_location=dead.table.location if dead is not None else "",
             dlq_folder=dead_folder, dlq_schema=self._dead_schema,
             upsert_key=parse_key(settings.upsert_key) if settings.upsert_key else None,
+            births=self._births.get((piece.topic_id, piece.partition)),
         )  # fmt: skip
 
     def _after(self, key: ExportKey, before: Progress, ranges: list[OffsetRange]) -> Progress:

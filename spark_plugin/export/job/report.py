@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lakemq.spark_plugin.errors import ExportError
+from lakemq.spark_plugin.export.decoding.births import KnownBirths
 from lakemq.spark_plugin.export.job.runs import Run, describe, merge, size
 from lakemq.spark_plugin.export.job.task_results import (
+    BirthsSeen,
     DataFile,
     DeadLetterFile,
     RangeRead,
@@ -90,6 +92,28 @@ def tombstones_of(results: Sequence[TaskResult]) -> int:
 def records_read(results: Sequence[TaskResult]) -> int:
     """Rows that tasks read: one for each record, except in Sparkplug B."""
     return sum(result.rows for result in results if isinstance(result, RangeRead))
+
+
+Births = Mapping[tuple[str, int], KnownBirths]
+"""Topic id and partition -> what is known of births of Sparkplug B."""
+
+
+def births_after(
+    before: Births, ranges: Sequence[OffsetRange], results: Sequence[TaskResult]
+) -> Births:
+    """What is known when a commit of these ranges has landed."""
+    found = dict(before)
+    for each in ranges:
+        place = (each.topic_id, each.partition)
+        seen = [
+            (one.low, one.offsets)
+            for one in results
+            if isinstance(one, BirthsSeen) and one.partition == each.partition
+        ]
+        if seen:
+            known = before.get(place, KnownBirths(each.end, each.end, {}))
+            found[place] = known.with_seen(each.end, seen)
+    return found
 
 
 def check_complete(ranges: Sequence[OffsetRange], results: Sequence[TaskResult]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, assert_never
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 import msgpack
 
@@ -94,8 +94,19 @@ class RangeRead:
     """Rows that the task's files, dead letters included, must hold."""
 
 
+@dataclass(frozen=True, slots=True)
+class BirthsSeen:
+    """The newest births of Sparkplug B that the task knows of."""
+
+    partition: int
+    low: int
+    """See `KnownBirths`."""
+    offsets: Mapping[str, int]
+
+
 TaskResult = (
-    DataFile
+    BirthsSeen
+    | DataFile
     | DeadLetterFile
     | NewFields
     | NewRoutes
@@ -107,6 +118,7 @@ TaskResult = (
 )
 
 _KINDS: Final[Mapping[str, type[TaskResult]]] = {
+    "births": BirthsSeen,
     "fields": NewFields,
     "routes": NewRoutes,
     "rest": RestFields,
@@ -129,32 +141,18 @@ def _fields(result: TaskResult) -> tuple[Any, ...]:
             return ("data", file, route)
         case DeadLetterFile(file):
             return ("dead_letter", file)
-        case NewFields(partition, start, columns, route):
-            return ("fields", partition, start, columns, route)
-        case NewRoutes(partition, start, names):
-            return ("routes", partition, start, names)
-        case RestFields(rows, names):
-            return ("rest", rows, names)
-        case SkippedOffsets(partition, start, end):
-            return ("skipped", partition, start, end)
-        case Tombstones(count):
-            return ("tombstones", count)
-        case TracedRecords(contexts):
-            return ("traced", contexts)
-        case RangeRead(partition, start, end, rows):
-            return ("read", partition, start, end, rows)
-        case _:
-            assert_never(result)
+    (tag,) = (tag for tag, kind in _KINDS.items() if type(result) is kind)
+    return (tag, *(getattr(result, each.name) for each in fields(result)))
 
 
 def from_bytes(data: bytes) -> TaskResult:
     """What `to_bytes` encoded. ValueError for a tag that does not exist."""
-    tag, *fields = msgpack.unpackb(data, use_list=False)
-    match tag, fields:
+    tag, *values = msgpack.unpackb(data, use_list=False)
+    match tag, values:
         case "data", (file, route):
             return DataFile(WrittenFile(*file), route)
         case "dead_letter", (file,):
             return DeadLetterFile(WrittenFile(*file))
         case _ if tag in _KINDS:
-            return _KINDS[tag](*fields)
+            return _KINDS[tag](*values)
     raise ValueError(f"unknown task result {tag!r}")

@@ -14,14 +14,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lakemq.spark_plugin.access import Access
+from lakemq.spark_plugin.export.decoding.births import KnownBirths
 from lakemq.spark_plugin.export.decoding.column_types import Evolve
-from lakemq.spark_plugin.export.decoding.decoder import BadRow, Decoded, Decoder
+from lakemq.spark_plugin.export.decoding.decoder import BadRow, Decoded, Decoder, decode_batch
 from lakemq.spark_plugin.export.decoding.decoders import EXPLODING, RecordFormat, open_decoder
 from lakemq.spark_plugin.export.decoding.evolution import schema_text
 from lakemq.spark_plugin.export.decoding.rest import RestCounter
 from lakemq.spark_plugin.export.decoding.rows import dead_letter_rows, with_meta_column
 from lakemq.spark_plugin.export.job.runs import Run
 from lakemq.spark_plugin.export.job.task_results import (
+    BirthsSeen,
     DataFile,
     DeadLetterFile,
     NewFields,
@@ -47,12 +49,15 @@ from lakemq.spark_plugin.export.tables.partitioning import parse_partition_by
 from lakemq.spark_plugin.export.tables.table import WrittenFile
 from lakemq.spark_plugin.export.tracing import TracedContexts
 from lakemq.spark_plugin.export.upserting.changes import tombstone_rows, without_keyless
+from lakemq.spark_plugin.source.birth_reader import birth_log
 from lakemq.spark_plugin.source.broker_reader import client_of, read_arrow
 from lakemq.spark_plugin.source.corrupt import OnSkipped
 from lakemq.spark_plugin.source.planning import OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from lakemq.spark_plugin.export.decoding.sparkplug_values import FindBirths
 
 _ANONYMOUS: Final = Access()
 RAW_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
@@ -98,6 +103,8 @@ class WriteTask:
     """Options of the tables' object store. They hold secrets, so they travel in `Access`."""
     routing: Routing | None = None
     """Into several tables; `location`, `folder` and `schema` are not used then."""
+    births: KnownBirths | None = None
+    """Births of Sparkplug B before the range."""
 
     def to_json(self) -> str:
         """The form that travels to the executor."""
@@ -113,6 +120,8 @@ class WriteTask:
             value["upsert_key"] = tuple(value["upsert_key"])
         if value["routing"] is not None:
             value["routing"] = Routing.of_json(value["routing"])
+        if value["births"] is not None:
+            value["births"] = KnownBirths(**value["births"])
         return cls(**value)
 
 
@@ -140,7 +149,16 @@ def run(task: WriteTask, access: Access = _ANONYMOUS) -> Iterator[TaskResult]:
     contexts = TracedContexts()
     if task.traced:
         batches = contexts.watch(batches)
-    yield from write(task, name, batches, DeadRows(task, name))
+    births = None
+    if task.format == "sparkplug":
+        births = birth_log(
+            client_of(task.bootstrap, access), offsets, access, task.retry_timeout_s, task.births
+        )
+    yield from write(
+        task, name, batches, DeadRows(task, name), None if births is None else lambda *_: births
+    )
+    if births is not None:
+        yield BirthsSeen(offsets.partition, births.low, births.offsets)
     if contexts.found:
         yield TracedRecords(tuple(contexts.found))
     for span in skipped:
@@ -148,11 +166,15 @@ def run(task: WriteTask, access: Access = _ANONYMOUS) -> Iterator[TaskResult]:
 
 
 def write(
-    task: WriteTask, name: str, batches: Iterable[pa.RecordBatch], bad: BadRows
+    task: WriteTask,
+    name: str,
+    batches: Iterable[pa.RecordBatch],
+    bad: BadRows,
+    find_births: FindBirths | None = None,
 ) -> Iterator[TaskResult]:
     """The same for batches that are there: columns as in the journal, all of one topic. `name`:
     what the files' names begin with."""
-    rows = _row_writer(task, name, bad)
+    rows = _row_writer(task, name, bad, find_births)
     for batch in batches:
         rows(batch)
     _, _, partition, start, end = task.offsets[:5]
@@ -172,13 +194,17 @@ def write(
     yield RangeRead(partition, start, end, rows.rows)
 
 
-def _row_writer(task: WriteTask, name: str, bad: BadRows) -> RowWriter:
+def _row_writer(
+    task: WriteTask, name: str, bad: BadRows, find_births: FindBirths | None
+) -> RowWriter:
     routing = task.routing
     if routing is None:
         data = _writer(task, name, task.location, task.folder, task.schema)
         if task.upsert_key is not None:
-            return _ChangedRows(task, data, bad, task.upsert_key)
-        return _RawRows(data) if task.format == "raw" else _DecodedRows(task, data, bad)
+            return _ChangedRows(data, bad, _decoder(task), task.upsert_key)
+        if task.format == "raw":
+            return _RawRows(data)
+        return _DecodedRows(data, bad, _decoder(task, find_births), task.format in EXPLODING)
 
     def open_writer(route: RouteTarget) -> PartitionedWriter:
         return _writer(task, name, route.location, route.folder, route.schema)
@@ -189,7 +215,7 @@ def _row_writer(task: WriteTask, name: str, bad: BadRows) -> RowWriter:
     if routing.own_columns:
         naming = naming_decoder(routing.by, task.value_schema)
         return OwnColumnRows(routing, open_writer, naming, bad, open_decoder_of)
-    decoder = None if task.format == "raw" else _decoder(task)
+    decoder = None if task.format == "raw" else _decoder(task, find_births)
     return RoutedRows(
         routing, open_writer, partial(rows_of, decoder=decoder, parts=task.format in EXPLODING), bad
     )
@@ -224,13 +250,14 @@ def _writer(
     )
 
 
-def _decoder(task: WriteTask) -> Decoder:
+def _decoder(task: WriteTask, find_births: FindBirths | None = None) -> Decoder:
     return open_decoder(
         task.format,
         task.value_schema,
         message=task.message,
         delimiter=task.delimiter,
         evolve=task.evolve,
+        find_births=find_births,
     )
 
 
@@ -311,11 +338,14 @@ class _RawRows:
 class _DecodedRows:
     """Values decoded to columns, beside `_meta`; what can't be decoded goes to the dead letters."""
 
-    def __init__(self, task: WriteTask, data: PartitionedWriter, bad: BadRows) -> None:
+    def __init__(
+        self, data: PartitionedWriter, bad: BadRows, decoder: Decoder, parts: bool = False
+    ) -> None:
+        """`parts`: a record may make several rows."""
         self._data = data
         self._bad = bad
-        self._decoder = _decoder(task)
-        self._parts = task.format in EXPLODING
+        self._decoder = decoder
+        self._parts = parts
         self.rows = 0
         """Without bad ones that are dead letters already."""
         self.new_fields: dict[str, str] = {}
@@ -323,9 +353,7 @@ class _DecodedRows:
         self.rest = RestCounter()
 
     def __call__(self, batch: pa.RecordBatch) -> None:
-        decoded = self._checked(
-            self._decoder.decode(batch.column("value"), batch.column("key")), batch
-        )
+        decoded = self._checked(decode_batch(self._decoder, batch), batch)
         # Nothing is written any more: the driver adds the columns and the range is read again, so
         # more rows would only be deleted.
         if self._decoder.has_new_fields():
@@ -349,9 +377,9 @@ class _ChangedRows(_DecodedRows):
     """The same for an upsert: every row needs its key, and tombstones are rows that say so."""
 
     def __init__(
-        self, task: WriteTask, data: PartitionedWriter, bad: BadRows, key: tuple[str, ...]
+        self, data: PartitionedWriter, bad: BadRows, decoder: Decoder, key: tuple[str, ...]
     ) -> None:
-        super().__init__(task, data, bad)
+        super().__init__(data, bad, decoder)
         self._key = key
         self.tombstones = 0
 

@@ -22,6 +22,8 @@ from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable, Writte
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from lakemq.spark_plugin.export.decoding.sparkplug_values import FindBirths
+
 _BATCH_ROWS = 32_768
 
 
@@ -55,12 +57,12 @@ class DeadLetterReplay:
         self._fresh = self._before = 0
         self._bad = _CountedBad()
 
-    def write(self, task: WriteTask) -> list[TaskResult]:
+    def write(self, task: WriteTask, find_births: FindBirths) -> list[TaskResult]:
         """Write the rows of those that have not landed yet, as the task says."""
         # Called again when columns were added: the counts are those of the last round.
         self._fresh = self._before = 0
         self._bad = _CountedBad()
-        return list(write(task, "replay", self._batches(), self._bad))
+        return list(write(task, "replay", self._batches(), self._bad, find_births))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for fresh, there in pending_letters(self._key, self._there, self._dlq, self._offsets):

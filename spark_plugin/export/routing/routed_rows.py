@@ -13,7 +13,12 @@ import numpy as np
 
 from lakemq.spark_plugin.export.decoding.column_types import Type, parse_schema
 from lakemq.spark_plugin.export.decoding.decode import JsonDecoder
-from lakemq.spark_plugin.export.decoding.decoder import ERROR_CHARS_MAX, BadRow, Decoder
+from lakemq.spark_plugin.export.decoding.decoder import (
+    ERROR_CHARS_MAX,
+    BadRow,
+    Decoder,
+    decode_batch,
+)
 from lakemq.spark_plugin.export.decoding.evolution import schema_text
 from lakemq.spark_plugin.export.decoding.rest import RestCounter
 from lakemq.spark_plugin.export.decoding.rows import with_meta_column
@@ -61,7 +66,7 @@ def rows_of(batch: pa.RecordBatch, decoder: Decoder | None, parts: bool) -> Rows
     if decoder is None:
         every = pa.array(np.arange(batch.num_rows, dtype=np.int64))
         return Rows(pa.Table.from_batches([batch]), every, [])
-    decoded = decoder.decode(batch.column("value"), batch.column("key"))
+    decoded = decode_batch(decoder, batch)
     return Rows(with_meta_column(decoded, batch, parts), decoded.rows, decoded.bad)
 
 

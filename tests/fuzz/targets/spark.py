@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from lakemq.broker_core.api.schemas.formats import _compiled as compiled
 from lakemq.broker_core.api.schemas.sparkplug import Payload
+from lakemq.plugins.native.sdk.arrow import arrow_schema
 from lakemq.spark_plugin.errors import OffsetsError, OptionError
 from lakemq.spark_plugin.export.decoding.avro_values import AvroDecoder
+from lakemq.spark_plugin.export.decoding.births import BirthCache, BirthLog, StoredBirth
 from lakemq.spark_plugin.export.decoding.column_types import parse_schema
 from lakemq.spark_plugin.export.decoding.csv_values import CsvDecoder
 from lakemq.spark_plugin.export.decoding.decode import JsonDecoder
@@ -179,8 +181,35 @@ def _payload() -> bytes:
     weight=2,
 )
 def sparkplug_values(data: bytes) -> None:
-    """Sparkplug B payloads."""
-    _decode(SparkplugDecoder(), [*pieces(data)[:20], None], exploding=True)
+    """Sparkplug B payloads, alone and behind births of any kind."""
+    values = [*pieces(data)[:20], None]
+    _decode(SparkplugDecoder(), values, exploding=True)
+    records = [
+        {"key": _SPARKPLUG_NAMES[number % 4], "value": value, "headers": []}
+        for number, value in enumerate(values)
+    ]
+    places = {"topic": "t", "partition": 0, "timestamp": 0}
+    rows = [{**places, **record, "offset": at} for at, record in enumerate(records)]
+    batch = pa.RecordBatch.from_pylist(rows, arrow_schema())
+    log = BirthLog(_Nothing(), 0, None, "p", BirthCache(100))
+    decoded = SparkplugDecoder(lambda partition, offset: log).decode_records(batch)
+    found = decoded.rows.to_pylist()
+    assert sorted({*found, *(each.row for each in decoded.bad)}) == list(range(len(values)))
+
+
+_SPARKPLUG_NAMES = (
+    b"spBv1.0/g/NBIRTH/n", b"spBv1.0/g/NDATA/n", b"spBv1.0/g/DBIRTH/n/d", b"spBv1.0/g/DDATA/n/d",
+)  # fmt: skip
+
+
+class _Nothing:
+    """A journal with no older records."""
+
+    def log_start(self) -> int:
+        return 0
+
+    def births(self, start: int, end: int) -> Iterator[StoredBirth]:
+        return iter(())
 
 
 @target("spark.options", seeds=[

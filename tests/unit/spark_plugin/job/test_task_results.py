@@ -8,6 +8,7 @@ import msgpack
 import pytest
 
 from lakemq.spark_plugin.export.job.task_results import (
+    BirthsSeen,
     DataFile,
     DeadLetterFile,
     NewFields,
@@ -33,6 +34,7 @@ RESULTS: list[TaskResult] = [
     RestFields(5, ("x y",)),
     SkippedOffsets(0, 3, 1 << 62),
     Tombstones(4),
+    BirthsSeen(2, 1 << 40, {"plant/edge": 7, "plant/edge/ü": 1 << 62}),
     TracedRecords(("00-a-b-01", "x")),
     RangeRead(0, 0, 1 << 62, 9),
 ]
