@@ -15,6 +15,7 @@ import pytest
 
 import lakemq
 from examples.air_quality.readings import MISSING, parse, payload, topic_name
+from lakemq.broker_core.api.schemas.sparkplug import Payload
 from lakemq.spark_plugin.errors import DataLossError, OptionError, TableError
 from lakemq.spark_plugin.export.job.run import open_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
@@ -102,6 +103,34 @@ def test_values_have_the_columns_that_the_export_gave_them(spark, node, client, 
         assert places(rows) == expected(150)
         pairs = zip(rows["n"].to_pylist(), rows["room"].to_pylist(), strict=True)
         assert sorted(pairs) == sorted((n, f"r{p}") for p, n in expected(150))
+
+
+def test_sparkplug_metrics_have_the_names_of_their_births(spark, node, client, tmp_path):
+    """Of births in the table, in other tasks' ranges, and in the journal."""
+    client.create_topic("union-sparkplug", partitions=1)
+
+    def publish(kind, **metric):
+        value = Payload(metrics=[metric]).SerializeToString()
+        client.send("union-sparkplug", value, key=f"spBv1.0/g/{kind}/n".encode())
+
+    target = target_in(tmp_path, "delta")
+    settings = ExportSettings(
+        node.native, "union-sparkplug", target, "e", format="sparkplug", commit_rows=3
+    )
+    publish("NBIRTH", name="load", alias=1, datatype=3, int_value=0)
+    for number in range(4):
+        publish("NDATA", alias=1, int_value=(2**32 - number) % 2**32)
+    export(spark, settings)
+    publish("NDATA", alias=1, int_value=2**32 - 4)
+    publish("NBIRTH", name="fan", alias=1, datatype=3, int_value=0)
+    publish("NDATA", alias=1, int_value=2**32 - 5)
+    found = read(node, "union-sparkplug", target, format="sparkplug")
+    for rows in (pa.table(found), found.to_spark(spark).toArrow()):
+        rows = sorted(rows.to_pylist(), key=lambda row: row["_meta"]["offset"])
+        assert [(row["metric"], row["long_value"]) for row in rows] == [
+            ("load", 0), ("load", 0), ("load", -1), ("load", -2), ("load", -3), ("load", -4),
+            ("fan", 0), ("fan", -5),
+        ]  # fmt: skip
 
 
 def test_all_of_it_is_in_the_table(spark, node, client, tmp_path):
