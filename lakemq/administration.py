@@ -13,6 +13,7 @@ from lakemq.broker_core.api.administration.audit import AuditLog, Change
 from lakemq.broker_core.api.administration.node import (
     AnswerPeer,
     CatalogAccess,
+    PluginQuarantine,
     PluginState,
     ReloadedPlugin,
 )
@@ -99,7 +100,22 @@ class NodeAdministration:
 
     def plugins(self) -> Sequence[PluginState]:
         """All that are installed."""
-        return [_state(each) for each in self._plugins.plugins]
+        return [_state(each, self._quarantines(each.name)) for each in self._plugins.plugins]
+
+    def _quarantines(self, plugin: str) -> Sequence[PluginQuarantine]:
+        if self._core is None:
+            return ()
+        interception = self._core.interception
+        records = "stored" if interception.is_open(plugin) else "refused"
+        return [
+            PluginQuarantine(each.topic, each.reason, round(interception.wait_s(each), 1), records)
+            for each in interception.quarantines().get(plugin, ())
+        ]
+
+    def resume_plugin(self, name: str) -> None:
+        """See `AdministeredNode`."""
+        if self._core is not None:
+            self._core.interception.resume(name)
 
     async def reload_plugin(self, name: str, *, dry_run: bool = False) -> ReloadedPlugin:
         """See `AdministeredNode`."""
@@ -124,9 +140,9 @@ class NodeAdministration:
         self._administering.answer_with = answer
 
 
-def _state(plugin: LoadedPlugin) -> PluginState:
+def _state(plugin: LoadedPlugin, quarantines: Sequence[PluginQuarantine]) -> PluginState:
     settings = masked(plugin.settings) if plugin.enabled else {}
     return PluginState(
         plugin.name, plugin.version, plugin.distribution, plugin.enabled, plugin.hooks,
-        plugin.error, settings,
+        plugin.error, settings, quarantines,
     )  # fmt: skip

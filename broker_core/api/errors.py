@@ -287,7 +287,7 @@ class UnknownNode(LakeMQError):
 
 
 class UnknownEntry(LakeMQError):
-    """There is no such user, rule or quota."""
+    """There is no such user, rule, quota or plugin."""
 
     code = "UNKNOWN_ENTRY"
 

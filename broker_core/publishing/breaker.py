@@ -123,6 +123,6 @@ class Breakers:
         """Of one plugin, also those that wait for records to be tried with."""
         return [
             each.quarantine
-            for (name, _), each in self._strikes.items()
+            for (name, _), each in list(self._strikes.items())
             if name == plugin and each.quarantine is not None
         ]

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Final
 
-from lakemq.broker_core.api.errors import InterceptorFailed, LakeMQError, Unavailable
+from lakemq.broker_core.api.errors import (
+    InterceptorFailed,
+    InvalidRequest,
+    LakeMQError,
+    NotAuthorized,
+    Unavailable,
+)
 from lakemq.broker_core.api.ports import BatchInterceptor, Interceptor
 from lakemq.broker_core.api.records.headers import decode_headers
 from lakemq.broker_core.api.types import Columns, Principal
@@ -35,6 +41,10 @@ _CELLS: Final[dict[str, set[type]]] = {
     "timestamps_ms": {int},
 }
 _TIMES: Final = range(-(1 << 63), 1 << 63)
+
+REFUSALS: Final = (InterceptorFailed, InvalidRequest, NotAuthorized, Unavailable)
+"""What a producer of batches may get. Other errors tell it of its numbers or of the partition's
+leader, or leave open whether the batch is stored: it would give up."""
 
 Piece = Columns | LakeMQError
 """Records to store in place of what came, or why they are refused."""
@@ -161,11 +171,15 @@ class Interception:
         self, chain: Chain, topic: str, columns: Columns, principal: Principal
     ) -> Columns:
         """What is to be stored in place of a batch's records, as many. It is not halved: its
-        producer gets one answer for all. Raises LakeMQError."""
+        producer gets one answer for all. Raises `REFUSALS`."""
         self._at = self._clock()
         chain = self._called(chain, topic)
         try:
             return self._pass(chain, topic, columns, principal)
+        except LakeMQError as error:
+            if isinstance(error, REFUSALS):
+                raise
+            raise InvalidRequest(str(error)) from error
         finally:
             self._count_failures(topic)
 
@@ -258,11 +272,12 @@ class Interception:
             found = self._breakers.blocked(plugin, topic, self._at)
             if found is None:
                 called.append((plugin, interceptor))
-            elif not self._is_open(plugin):
+            elif not self.is_open(plugin):
                 raise Unavailable(f"plugin {plugin}: {found}; try again later")
         return called
 
-    def _is_open(self, plugin: str) -> bool:
+    def is_open(self, plugin: str) -> bool:
+        """Whether records are stored without it while it is quarantined."""
         return plugin in self._breakers.settings.fail_open
 
     def _count_failures(self, topic: str) -> None:
@@ -276,7 +291,7 @@ class Interception:
 
     def _told(self, begun: Quarantine | None) -> None:
         if begun is not None:
-            becomes = "stored unseen by it" if self._is_open(begun.plugin) else "refused"
+            becomes = "stored unseen by it" if self.is_open(begun.plugin) else "refused"
             _log.error(
                 "plugin %s: %s; records are %s meanwhile, and it is tried again after %d ms",
                 begun.plugin,
@@ -289,8 +304,12 @@ class Interception:
         for each in ended:
             _log.warning("plugin %s: it is called again; before, %s", each.plugin, each)
 
+    def wait_s(self, quarantine: Quarantine) -> float:
+        """Until it is tried again; 0: with the next records."""
+        return max(0.0, quarantine.until_s - self._clock())
+
     def quarantines(self) -> Mapping[str, Sequence[Quarantine]]:
-        """Of each plugin that has interceptors."""
+        """Of each plugin that has interceptors. May be asked for in another thread."""
         return {plugin: self._breakers.quarantines(plugin) for plugin in self.calls}
 
     def begun(self, plugin: str) -> int:

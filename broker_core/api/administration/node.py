@@ -50,6 +50,19 @@ class CatalogAccess(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class PluginQuarantine:
+    """A plugin's interceptor is not called, because it failed or took too long."""
+
+    topic: str
+    """For which it is not called; empty: for none."""
+    reason: str
+    retry_s: float
+    """Until it is tried again; 0: with the next records."""
+    records: str
+    """What happens to them meanwhile: `refused`, or `stored` unseen."""
+
+
+@dataclass(frozen=True, slots=True)
 class PluginState:
     """A plugin of one node, and how it is set."""
 
@@ -62,6 +75,7 @@ class PluginState:
     """Why it failed; empty: it did not."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """Its section, secrets as `***`."""
+    quarantines: Sequence[PluginQuarantine] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +124,9 @@ class AdministeredNode(Protocol):
     async def reload_plugin(self, name: str, *, dry_run: bool = False) -> ReloadedPlugin:
         """Go on with a plugin's code, and its section of the configuration, as they are now.
         Raises UnknownEntry, ConfigError, PluginError: nothing has changed then."""
+
+    def resume_plugin(self, name: str) -> None:
+        """Call a plugin's interceptors again, whatever they did: its quarantines end."""
 
     def metrics(self) -> tuple[bytes, str]:
         """(text in Prometheus' format, content type)."""

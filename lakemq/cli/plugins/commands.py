@@ -23,9 +23,12 @@ from lakemq.broker_core.api.command_line import (
 from lakemq.broker_core.api.command_line.completion import listed_names
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.plugin_host import PluginHost
+from lakemq.cli.plugins.quarantine import resume
 from lakemq.cli.start import ConfigFile, load
 
-plugin = typer.Typer(no_args_is_help=True, help="What plugins there are; begin one, reload one.")
+plugin = typer.Typer(
+    no_args_is_help=True, help="What plugins there are; begin, reload, resume one."
+)
 TEMPLATE: Final = Path(__file__).parent / "template"
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 
@@ -105,6 +108,9 @@ def new(
         f"{target}: {len(written)} files\nNext: {next_steps}",
         folder=str(target), files=[str(each) for each in written],
     )  # fmt: skip
+
+
+plugin.command("resume")(resume)
 
 
 def write_plugin(name: str, target: Path) -> list[Path]:

@@ -18,7 +18,7 @@ _STATES: Final = {
     "draining": "warn", "under-replicated": "warn", "moving": "warn", "rebalancing": "warn",
     "waiting": "warn", "staging": "warn", "applying": "warn", "warning": "warn",
     "fenced": "bad", "offline": "bad", "leaderless": "bad", "under-min-in-sync": "bad",
-    "failed": "bad", "refused": "bad", "deny": "bad", "failing": "bad",
+    "failed": "bad", "quarantined": "bad", "refused": "bad", "deny": "bad", "failing": "bad",
 }  # fmt: skip
 _SIGNS: Final = {"ok": "✓", "warn": "▲", "bad": "✕", "off": "○"}
 _SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB")

@@ -128,6 +128,18 @@ class WhoAmI(Answer):
     """Operations on the cluster."""
 
 
+class Quarantine(Answer):
+    """The plugin's interceptor is not called, because it failed or took too long."""
+
+    topic: str
+    """For which it is not called; empty: for none."""
+    reason: str
+    retry_s: float
+    """Until it is tried again; 0: with the next records."""
+    records: str
+    """What happens to them meanwhile: `refused`, or `stored` unseen."""
+
+
 class PluginRow(Answer):
     """A plugin of a node."""
 
@@ -141,6 +153,7 @@ class PluginRow(Answer):
     """Why it failed; empty: it did not."""
     settings: dict[str, Any]
     """Its section, secrets as `***`."""
+    quarantines: list[Quarantine]
 
 
 class PluginReload(Answer):
@@ -289,6 +302,7 @@ class ClusterRoutes:
                 hooks=list(each.hooks),
                 error=each.error,
                 settings=dict(each.settings),
+                quarantines=quarantines_of(each),
             )
             for each in plugins
         ]
@@ -304,6 +318,14 @@ class ClusterRoutes:
             node=self._node.node_id, plugin=done.name, before=done.before, version=done.version,
             hooks=list(done.hooks),
         )  # fmt: skip
+
+
+def quarantines_of(plugin: PluginState) -> list[Quarantine]:
+    """As they are answered."""
+    return [
+        Quarantine(topic=each.topic, reason=each.reason, retry_s=each.retry_s, records=each.records)
+        for each in plugin.quarantines
+    ]
 
 
 def moves_of(found: Rebalance) -> Moves:

@@ -19,8 +19,13 @@ from lakemq.broker_core.api.administration.routes import (
     NoQuery,
     expect,
 )
-from lakemq.broker_core.api.errors import UnknownNode
-from lakemq.plugins.admin.resources.cluster import Moves, moves_of
+from lakemq.broker_core.api.errors import UnknownEntry, UnknownNode
+from lakemq.plugins.admin.resources.cluster import (
+    Moves,
+    Quarantine,
+    moves_of,
+    quarantines_of,
+)
 
 
 class NodeRow(Answer):
@@ -59,6 +64,14 @@ class MetricsText(Answer):
     """In Prometheus' text format."""
 
 
+class PluginResumed(Answer):
+    """A plugin that is called again, or would be."""
+
+    node: str
+    plugin: str
+    ended: list[Quarantine]
+
+
 class DecommissionBody(Body):
     """How a node is emptied."""
 
@@ -95,6 +108,8 @@ class NodeRoutes:
             AdminRoute("POST", f"{one}/undrain", self.undrain, NodeState, ChangeQuery),
             AdminRoute("POST", f"{one}/decommission", self.decommission, Moves, ChangeQuery,
                        DecommissionBody, status=202),
+            AdminRoute("POST", f"{one}/plugins/{{plugin}}/resume", self.resume_plugin,
+                       PluginResumed, ChangeQuery, owner=lambda request: request.path["node"]),
             AdminRoute("DELETE", one, self.remove, NodeState, ChangeQuery),
         ]  # fmt: skip
 
@@ -147,6 +162,21 @@ class NodeRoutes:
         moves = await operations.rebalance("start", leaving=[found.node], at_once=given.at_once)
         await operations.drain(found.node)
         return moves_of(moves)
+
+    async def resume_plugin(self, request: AdminRequest) -> PluginResumed:
+        """Call a plugin's interceptors on a node again: its quarantines end now. Raises
+        UnknownEntry."""
+        name = request.path["plugin"]
+        for each in self._node.plugins():
+            if each.name == name:
+                break
+        else:
+            raise UnknownEntry(f"no plugin {name[:100]!r} on node {self._node.node_id}")
+        ended = quarantines_of(each)
+        request.notes["before"] = {"quarantines": [one.model_dump() for one in ended]}
+        if not _is_dry(request):
+            self._node.resume_plugin(name)
+        return PluginResumed(node=self._node.node_id, plugin=name, ended=ended)
 
     async def remove(self, request: AdminRequest) -> NodeState:
         """Remove a node that is gone for good; refused while it is alive or holds replicas."""

@@ -69,6 +69,8 @@ def test_each_command_prints_json_and_nothing_else(node: NodeProcess, tmp_path: 
     calls: list[tuple[str, str, int, tuple[str, ...]]] = [
         ("version", NONE, 0, ()),
         ("plugin list", NONE, 0, ()),
+        ("plugin resume", ADMIN, 0, ("mqtt",)),
+        ("plugin resume", ADMIN, 4, (unique("none"),)),
         ("proto", NONE, 0, (str(tmp_path / "proto"),)),
         ("plugin reload", ADMIN, 4, ("none",)),
         ("plugin new", NONE, 0, ("output", "--folder", str(tmp_path / "plugin"))),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lakemq.broker_core.administration.audit_log import NoAuditLog
@@ -58,6 +59,11 @@ class StubNode:
 
     async def reload_plugin(self, name: str, *, dry_run: bool = False) -> ReloadedPlugin:
         raise NotImplementedError
+
+    def resume_plugin(self, name: str) -> None:
+        self._plugins = [
+            replace(each, quarantines=()) if each.name == name else each for each in self._plugins
+        ]
 
     def metrics(self) -> tuple[bytes, str]:
         return b"", "text/plain"

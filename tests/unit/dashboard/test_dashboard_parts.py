@@ -22,6 +22,7 @@ from lakemq.plugins.admin.dashboard.command import dashboard
 from lakemq.plugins.admin.dashboard.guard import Guard
 from lakemq.plugins.admin.dashboard.metrics import ALL_SERIES, WANTED, History
 from lakemq.plugins.admin.dashboard.options import Credentials, DashboardOptions
+from lakemq.plugins.admin.dashboard.pages.overview import _of_plugins
 from lakemq.plugins.admin.dashboard.poller import STREAMS_OF_ONE_MAX, Poller
 from lakemq.plugins.admin.dashboard.rendering import duration, moment, short, shown, size
 from lakemq.plugins.admin.dashboard.serving import server
@@ -312,3 +313,17 @@ async def test_what_is_no_admin_api_is_said(text: bytes, monkeypatch: pytest.Mon
     with pytest.raises(ApiProblem, match=r"127.0.0.1:1 is no admin API"):
         await client.get(Credentials(), "cluster")
     await Poller(client, Credentials, 10).poll()  # it goes on
+
+
+def test_a_quarantined_plugin_needs_attention() -> None:
+    row = {"name": "stamp", "node": "n1", "error": "", "enabled": True}
+    quarantine = {"topic": "t", "reason": "KeyError: 1", "records": "refused", "retry_s": 1.0}
+    (found,) = _of_plugins([{**row, "quarantines": [quarantine]}, row])
+    assert found.state == "quarantined"
+    assert found.what == (
+        "plugin stamp of n1 is quarantined for topic t, records are refused: KeyError: 1"
+    )
+    (found,) = _of_plugins([{**row, "quarantines": [{**quarantine, "topic": ""}]}])
+    assert "for all topics" in found.what
+    (found,) = _of_plugins([{**row, "error": "no module"}])
+    assert (found.state, found.what) == ("failed", "plugin stamp of n1: no module")

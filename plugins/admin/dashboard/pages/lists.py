@@ -18,8 +18,14 @@ _PLUGINS: Final = Table(
     (
         Column("name", "Plugin", sort=True),
         Column("enabled", "State", "state",
-               value=lambda row: "failed" if row["error"] else "on" if row["enabled"] else "off"),
+               value=lambda row: "failed" if row["error"] else "quarantined" if
+               row.get("quarantines") else "on" if row["enabled"] else "off"),
         Column("error", "Error"),
+        Column("quarantines", "Not called", "list",
+               value=lambda row: [
+                   f"{each['topic'] or 'all topics'}: {each['reason']}"
+                   for each in row.get("quarantines", ())
+               ]),
         Column("version", "Version"),
         Column("distribution", "From"),
         Column("hooks", "Registers", "list",

@@ -156,9 +156,15 @@ def _of_nodes(nodes: Sequence[Mapping[str, Any]]) -> list[Finding]:
 
 
 def _of_plugins(plugins: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    return [
-        Finding(2, "failed", f"plugin {each['name']} of {each['node']}: {each['error']}",
-                "/plugins", "See plugins")
-        for each in plugins
-        if each["error"] and each["enabled"]
-    ]  # fmt: skip
+    found = []
+    for each in plugins:
+        name = f"plugin {each['name']} of {each['node']}"
+        if each["error"] and each["enabled"]:
+            what = f"{name}: {each['error']}"
+            found.append(Finding(2, "failed", what, "/plugins", "See plugins"))
+        # A node of an older version tells of none.
+        for one in each.get("quarantines", ()):
+            where = f"for topic {one['topic']}" if one["topic"] else "for all topics"
+            what = f"{name} is quarantined {where}, records are {one['records']}: {one['reason']}"
+            found.append(Finding(1, "quarantined", what, "/plugins", "See plugins"))
+    return found

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from lakemq.broker_core.api.errors import (
     CorruptBatch,
+    InterceptorFailed,
     InvalidRequest,
     LakeMQError,
     NotAuthenticated,
@@ -47,6 +48,7 @@ from lakemq.plugins.native.sdk.producer.produce_stream import ProduceStream
 from lakemq.plugins.native.sdk.telemetry import LOOKED_AT, ClientTelemetry
 
 _DEFINITE = (
+    InterceptorFailed,
     InvalidRequest,
     NotAuthenticated,
     NotAuthorized,

@@ -17,6 +17,8 @@ from lakemq.broker_core.api.errors import (
     InvalidRequest,
     InvalidTimestamp,
     LakeMQError,
+    NotAuthorized,
+    NotLeader,
     SchemaMismatch,
     Unavailable,
 )
@@ -174,6 +176,9 @@ async def test_the_chain_goes_on_with_what_the_first_gave() -> None:
     ("change", "error", "text"),
     [
         (raising(InvalidRequest("no unit")), InvalidRequest, "^no unit$"),
+        (raising(NotAuthorized("not you")), NotAuthorized, "^not you$"),
+        (raising(Unavailable("busy")), Unavailable, "^busy$"),
+        (raising(NotLeader("it lies")), InvalidRequest, "^it lies$"),
         (raising(KeyError("unit")), InterceptorFailed, "plugin p0: its interceptor failed: KeyEr"),
         (raising(SystemExit(1)), InterceptorFailed, "SystemExit: 1"),
         (lambda columns: columns._replace(values=[b"a"]), InterceptorFailed, "1 values for 3 rec"),

@@ -197,3 +197,13 @@ def test_a_call_costs_one_look_at_the_clock_and_one_a_group() -> None:
     bench.send(b"a", b"b")
     assert bench.clock.asked == 2
     assert not Interception([], bench.clock)
+
+
+def test_another_interceptor_of_the_plugin_is_called_and_its_numbers_go_on() -> None:
+    bench = Bench(SETTINGS)
+    bench.fail(3)
+    bench.interception.use([("line", bench.plugin)], renewed="other")
+    assert bench.interception.quarantines()["line"]
+    bench.interception.use([("line", Plugin(bench.clock))], renewed="line")
+    assert bench.send(b"a") == [[b"A"]]
+    assert bench.interception.calls["line"].calls == 4
