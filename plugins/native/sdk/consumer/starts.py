@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lakemq.broker_core.api.errors import (
     InvalidRequest,
@@ -26,6 +26,8 @@ Where = int | str | datetime
 older."""
 Start = Where | Mapping[TopicPartition, Where]
 """For all partitions, or for some of them; the others begin at `earliest`."""
+_NOT_TOLD: Final = ("remote", "offline")
+"""States of a partition that its leader has not described."""
 
 
 def checked(start: Start) -> Start:
@@ -100,12 +102,18 @@ async def scan_bounds(
 ) -> tuple[TopicOffsets, dict[int, tuple[int, int]]]:
     """The topic as it is now, and of its partitions, or of some of them, the offsets [first, end)
     that lie between the two places; none behind the high watermark. Raises UnknownPartition,
-    OffsetOutOfRange: the log starts behind an offset that was given."""
+    OffsetOutOfRange: the log starts behind an offset that was given, Unavailable: a partition has
+    no leader that tells where it ends."""
     _check(start)
     _check(end, "end")
     described = await connection.describe_topic(topic)
     found = {each.partition: each for each in described.partitions}
     numbers = sorted(found if partitions is None else set(partitions))
+    for number in numbers:
+        # Offsets that no leader told may be too low: the scan would lack records and say nothing.
+        if number in found and found[number].state in _NOT_TOLD:
+            why = found[number].detail or "no node leads it"
+            raise Unavailable(f"no node tells where {topic}-{number} ends: {why}")
     firsts = await first_offsets(connection, described, dict.fromkeys(numbers, start))
     ends = await first_offsets(connection, described, dict.fromkeys(numbers, end))
     bounds = {}

@@ -10,6 +10,7 @@ import pytest
 from lakemq.broker_core.api.errors import Unavailable
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.client.client import Client
+from lakemq.plugins.native.sdk.consumer.starts import scan_bounds
 
 
 class Stub:
@@ -50,6 +51,11 @@ async def test_a_silent_leader_is_waited_for_a_little(
             assert (second.state, second.leader) == ("offline", "n2")
             assert second.detail == "no answer from n2, its leader"
         assert silent.waited_s == [min(5.0, timeout_s)] * 2
+        # A scan would lack the records of that partition, and say nothing.
+        with pytest.raises(Unavailable, match="t-1 ends: no answer from n2, its leader"):
+            await scan_bounds(client.connection, "t", "earliest", "latest", None)
+        _, bounds = await scan_bounds(client.connection, "t", "earliest", "latest", [0])
+        assert bounds == {0: (0, 5)}
         # Offsets to read up to are asked for as long as it takes.
         await client.connection.describe_topic("t")
         assert silent.waited_s[-1] == timeout_s
