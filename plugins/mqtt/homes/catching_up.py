@@ -57,7 +57,7 @@ class CatchUp(Reading):
         self._hub = hub
         self._index = index
         self._coming = {one.session: one for one in coming}
-        self._done = done
+        self._done = [done]
         self._fresh = False
         """Whether a record is dealt with that has just been committed."""
         self._ahead: Positions = {}
@@ -132,10 +132,12 @@ class CatchUp(Reading):
             self._hub.deliver(target, message, now_ms)
 
     def _deliver_shared(self, group: Group, message: Message, now_ms: int) -> None:
+        if not message.qos or message.place is None:
+            return
         members = [one for one in group.members if self._wants(one.session, message)]
-        # Other members here got it when it came.
-        others = (one.name for one in self._hub.index.match(message.topic).groups)
-        if message.qos and members and group.name not in others:
+        # Who is here since then only had no part in it: it fell to the owner before, perhaps, and
+        # that is gone.
+        if members and not (self._hub.has_had and self._hub.has_had(group, message.place)):
             self._hub.deliver_shared(group, message, now_ms, members)
 
     def arrived(self, hub: ReplayHub, now_ms: int) -> None:
@@ -153,9 +155,14 @@ class CatchUp(Reading):
                 if text not in replays:
                     self._hub.index.add(subscription)
             session.touch()
-        self._done(now_ms)
+        for done in self._done:
+            done(now_ms)
 
     # -- while it lasts
+
+    def then(self, done: Callable[[int], None]) -> None:
+        """As `state.sessions.Coming` has it."""
+        self._done.append(done)
 
     @property
     def index(self) -> SubscriptionIndex:

@@ -76,14 +76,14 @@ def hand_over(hub: Hub, asked: Asked, session: Session | None, now_ms: int) -> b
         if coming or not is_settled(session)
         else session_bytes(session, hub.positions_of(session))
     )
-    hub.session_table.drop(session, now_ms)
+    hub.session_table.drop(session, now_ms, handed_over=state is not None)
     return state
 
 
 def lose(hub: Hub, session: Session, now_ms: int) -> None:
     """Another node owns the session, as its home says: this one has nothing to hand over."""
     connection = session.connection
-    hub.session_table.drop(session, now_ms)
+    hub.session_table.drop(session, now_ms, handed_over=False)
     if connection is not None:
         session.connection = None
         connection.close(Reason.SESSION_TAKEN_OVER, _ELSEWHERE, now_ms)

@@ -23,7 +23,7 @@ from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.session.connecting import claim_refused, claimed
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.state.ledger import Writing
-from lakemq.plugins.mqtt.state.sessions import Positions, Session
+from lakemq.plugins.mqtt.state.sessions import Coming, Positions, Session
 from lakemq.plugins.mqtt.state.snapshots import read_session
 from lakemq.plugins.mqtt.state.stored_values import BadSnapshot
 from lakemq.plugins.mqtt.wire.reasons import Reason
@@ -210,14 +210,30 @@ class SessionOwner:
                 self._hub.counters.connections_refused += 1
                 claim_refused(one, *_REFUSALS[outcome.code], self._now_ms())
                 continue
-            waiting.append((one, outcome))
             self._receive(one, outcome, arriving)
+            coming = self._coming(one, outcome)
+            if coming is None:
+                waiting.append((one, outcome))
+            else:
+                coming.then(self._in_time(partial(self._ready, [(one, outcome)])))
         ready = partial(self._ready, waiting)
         if arriving:
             self._begin(self._take_over(arriving, ready))
         else:
             ready(self._now_ms())
         return again
+
+    def _coming(self, one: Connection, outcome: Outcome) -> Coming | None:
+        """The way that the client's session still has to here, by an earlier claim of this node:
+        what an owner that is gone had stored of QoS 2 is not known before its end."""
+        local = self._hub.sessions.get(one.client_id)
+        return local.coming if local is not None and outcome.here else None
+
+    def _in_time(self, ready: Callable[[int], None]) -> Callable[[int], None]:
+        """Call it once: after `LET_IN_S` at the latest."""
+        let_in = _Once(ready)
+        asyncio.get_running_loop().call_later(LET_IN_S, lambda: let_in(self._now_ms()))
+        return let_in
 
     def _receive(self, one: Connection, outcome: Outcome, arriving: list[Arriving]) -> None:
         """Put what was granted where it belongs."""
@@ -246,9 +262,8 @@ class SessionOwner:
         at_least = await self._homes.ends() if unclean else {}
         arriving = [one for one in arriving if self._is_newer(one)]
         self._hub.counters.sessions_taken += len(arriving)
-        let_in = _Once(ready)
+        let_in = self._in_time(ready)
         left_out = moving.take_over(self._hub, arriving, let_in, at_least, self._now_ms())
-        asyncio.get_running_loop().call_later(LET_IN_S, lambda: let_in(self._now_ms()))
         for client_id, why in left_out:
             text = "session of %r: left out: %s"
             _log.error(text, client_id, why, extra={"client": client_id})

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from lakemq.plugins.mqtt.interest.frames import Members
 from lakemq.plugins.mqtt.interest.own import GroupKey
-from lakemq.plugins.mqtt.wire.messages import Message
+from lakemq.plugins.mqtt.wire.messages import Message, Place
 
 OVERLAP_MS: Final = 1_000
 KEPT_MS: Final = 10_000
@@ -54,7 +54,7 @@ class _Kept(NamedTuple):
 class _Shared:
     """What is known of one group."""
 
-    __slots__ = ("before", "changes", "kept", "there", "view")
+    __slots__ = ("before", "changes", "kept", "since", "there", "view")
 
     def __init__(self, view: View, there: frozenset[str], changes: int) -> None:
         self.view = view
@@ -66,6 +66,9 @@ class _Shared:
         """Changes that the view knows of."""
         self.kept: deque[_Kept] = deque()
         """The oldest first."""
+        self.since: dict[tuple[str, int], int] = {}
+        """(topic, partition) -> offset of the first message that came while there were members
+        here."""
 
 
 class Sharing:
@@ -109,7 +112,10 @@ class Sharing:
     def takes(self, key: GroupKey, message: Message, now_ms: int) -> bool:
         """Whether this node delivers a message to its members of the group."""
         group = self._refreshed(key, now_ms)
-        view = group.view
+        view, place = group.view, message.place
+        assert place is not None
+        if place[:2] not in group.since:
+            group.since[place[:2]] = place.offset
         if not group.before and all(node == self._node_id for node, _ in view):
             return True
         group.before = [one for one in group.before if now_ms < one[1]]
@@ -119,6 +125,12 @@ class Sharing:
         self._keeping[key] = None
         self._keep(group, _Kept(now_ms, message, views))
         return False
+
+    def has_had(self, key: GroupKey, place: Place) -> bool:
+        """Whether a message came here while the group had members on this node: they have got it,
+        or another node did, or it is kept for one."""
+        group = self._groups.get(key)
+        return group is not None and place.offset >= group.since.get(place[:2], place.offset + 1)
 
     def missed(self, now_ms: int) -> list[Missed]:
         """What is to be delivered after all, by what is known now."""

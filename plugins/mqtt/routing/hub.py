@@ -38,7 +38,7 @@ from lakemq.plugins.mqtt.state.questions import AuthorizationPending, Question
 from lakemq.plugins.mqtt.state.records import Meta, record_headers
 from lakemq.plugins.mqtt.state.sessions import Index, Positions, Session, Subscription
 from lakemq.plugins.mqtt.state.slow import SlowClients
-from lakemq.plugins.mqtt.wire.messages import Message, message_of
+from lakemq.plugins.mqtt.wire.messages import Message, Place, message_of
 from lakemq.plugins.mqtt.wire.packets import RETAIN_AS_PUBLISHED, Publish
 from lakemq.plugins.mqtt.wire.primitives import STRING_MAX_BYTES
 from lakemq.plugins.mqtt.wire.reasons import Reason
@@ -77,6 +77,9 @@ class Hub:
     takes: Callable[[Group, Message, int], bool] | None = None
     """Whether a message of a shared group goes to one of its members here; None: always, there
     are no members elsewhere."""
+    has_had: Callable[[Group, Place], bool] | None = None
+    """Whether members of a group here had their part in a message when it came; None: that is not
+    noted."""
     has_peers = False
     """Whether other nodes hold what is retained here, too."""
 

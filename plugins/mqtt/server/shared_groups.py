@@ -8,7 +8,7 @@ from typing import Final
 from lakemq.plugins.mqtt.interest.exchange import InterestExchange
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.shared import Group
-from lakemq.plugins.mqtt.wire.messages import Message
+from lakemq.plugins.mqtt.wire.messages import Message, Place
 
 LOOK_S: Final = 0.1
 """Between a change of members and a look at what fell to those that are gone: changes gather."""
@@ -37,7 +37,7 @@ class SharedGroups:
 
     def _changed(self) -> None:
         if self._interest.counts:
-            self._hub.takes = self._takes
+            self._hub.takes, self._hub.has_had = self._takes, self._has_had
             if not self._due:
                 self._due = True
                 self._later(LOOK_S, self._look)
@@ -61,3 +61,6 @@ class SharedGroups:
         # What lies in no topic and comes here is heard by this node alone (`Hub.pass_on`).
         key = (group.name, group.topic_filter)
         return message.place is None or self._interest.sharing.takes(key, message, now_ms)
+
+    def _has_had(self, group: Group, place: Place) -> bool:
+        return self._interest.sharing.has_had((group.name, group.topic_filter), place)

@@ -68,6 +68,9 @@ class Coming(Protocol):
     def positions_of(self, session: Session) -> Positions:
         """Up to where it has got everything by now."""
 
+    def then(self, done: Callable[[int], None]) -> None:
+        """Have `done(now_ms)` called, too, when it is where this node is."""
+
 
 def _nothing(session: Session) -> None:
     """A callback that does nothing."""

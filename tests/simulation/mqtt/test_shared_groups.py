@@ -315,6 +315,19 @@ def test_a_node_may_have_no_members_between_two_messages() -> None:
     assert [each for each in range(100) if not node.takes(KEY, message(each), late_ms)] == theirs
 
 
+def test_a_node_knows_since_when_it_has_members() -> None:
+    """What came before its first member it neither delivered nor kept for another node."""
+    weights = {"a": Members(1, 0), "b": Members(1, 0)}
+    node = two(weights)["a"]
+    assert not node.has_had(KEY, Place("t", 0, 5))
+    node.takes(KEY, message(5), 0)
+    assert [node.has_had(KEY, Place("t", 0, each)) for each in (4, 5, 6)] == [False, True, True]
+    assert not node.has_had(KEY, Place("t", 1, 6))
+    weights["a"] = Members(0, 0)
+    node.changed(KEY)
+    assert not node.has_had(KEY, Place("t", 0, 6))
+
+
 @pytest.mark.parametrize("known_ms", [0, 4_000, picking.KEPT_MS - 1, picking.KEPT_MS])
 def test_what_fell_to_a_node_that_died_is_kept_for_so_long(known_ms: int) -> None:
     """The bound that decision 38 states."""

@@ -191,11 +191,15 @@ class SessionTable:
             # Its record becomes a tombstone.
             ledger.schedule_write(session.client_id)
         self.publish_will(session, now_ms)
+        if self._unsubscribe(session):
+            self._hand_on(session, now_ms)
+
+    def _unsubscribe(self, session: Session) -> bool:
+        """End all subscriptions; whether the session was a member of groups."""
         shared = any(one.address.group for one in session.subscriptions.values())
         for text in list(session.subscriptions):
             self._hub.unsubscribe(session, text)
-        if shared:
-            self._hand_on(session, now_ms)
+        return shared
 
     def _hand_on(self, session: Session, now_ms: int) -> None:
         """Give what a member of shared groups leaves unfinished to the other members."""
@@ -223,18 +227,21 @@ class SessionTable:
                 )
                 chosen.session.outbound.offer(given, chosen.session.connection, now_ms)
 
-    def drop(self, session: Session, now_ms: int) -> None:
-        """The session goes on at another node: here it was never there."""
+    def drop(self, session: Session, now_ms: int, *, handed_over: bool) -> None:
+        """The session goes on at another node: here it was never there. Where its state was not
+        `handed_over`, other members of its groups get what it got as one and has not finished:
+        this node alone knows that it got it."""
         self._hub.exclusive.move(session, now_ms)
         session.will = session.will_due_ms = None
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
             self.on_gone(session.client_id)
             self.held.add(owner_of(session.principal), -1)
-        for text in list(session.subscriptions):
-            self._hub.unsubscribe(session, text)
+        shared = self._unsubscribe(session)
         if self._hub.ledger is not None:
             self._hub.ledger.forget(session.client_id)
+        if shared and not handed_over:
+            self._hand_on(session, now_ms)
 
     def resettle(self, session: Session, now_ms: int) -> None:
         """After a restart: the session's connection, if it had one, is gone since now."""

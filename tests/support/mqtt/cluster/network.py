@@ -40,8 +40,11 @@ class SimChannel:
         self._channels = channels
         self.known: set[str] = set()
         """Nodes that it reaches, as it has heard."""
-        self.links: dict[str, int] = {}
-        """Node -> number of the link by which it has begun here."""
+        self.links: dict[str, tuple[int, Peer]] = {}
+        """Node -> number of the link by which it has begun here, and as whom."""
+
+    def has(self, node: str, link: int) -> bool:
+        return node in self.links and self.links[node][0] == link
 
     def nodes(self) -> Collection[str]:
         return sorted(self.known)
@@ -116,10 +119,11 @@ class SimChannels:
         def there() -> None:
             end, other = self.ends.get((name, source)), self.ends.get((name, target))
             good = link == self._link(source, target) and self.world.linked(source, target)
-            if not good or end is None or other is None or other.links.get(source) == link:
+            if not good or end is None or other is None or other.has(source, link):
                 return
-            other.links[source] = link
-            self.world.call(target, other.events.begun, self.world.peer(source))
+            peer = self.world.peer(source)
+            other.links[source] = (link, peer)
+            self.world.call(target, other.events.begun, peer)
             self.world.call(source, self._reached, end, target)
 
         self.world.later(self.world.rng.uniform(0, NOTICED_MAX_S), there)
@@ -132,22 +136,30 @@ class SimChannels:
     def changed(self, node: str) -> None:
         """Links of a node are cut, or there again."""
         for other in self.world.names:
-            if other == node:
-                continue
-            for source, target in ((node, other), (other, node)):
-                self.number[source, target] = self._link(source, target) + 1
-                for name in sorted({each for each, _ in self.ends}):
-                    self._part(source, target, name)
-                    self._meet(source, target, name)
+            if other != node:
+                self._renew(node, other)
+                self._renew(other, node)
+
+    def registered_again(self, node: str) -> None:
+        """Its links begin again, with its new epoch; those of others to it go on."""
+        for other in self.world.names:
+            if other != node:
+                self._renew(node, other)
+
+    def _renew(self, source: str, target: str) -> None:
+        self.number[source, target] = self._link(source, target) + 1
+        for name in sorted({each for each, _ in self.ends}):
+            self._part(source, target, name)
+            self._meet(source, target, name)
 
     def _part(self, source: str, target: str, name: str) -> None:
         end, other = self.ends.get((name, source)), self.ends.get((name, target))
         link = self._link(source, target)
 
         def gone() -> None:
-            if other is not None and other.links.get(source, link) != link:
-                del other.links[source]
-                self.world.call(target, other.events.ended, self.world.peer(source))
+            if other is not None and source in other.links and other.links[source][0] < link:
+                _, peer = other.links.pop(source)
+                self.world.call(target, other.events.ended, peer)
 
         if end is not None and target in end.known:
             end.known.discard(target)
@@ -157,7 +169,7 @@ class SimChannels:
     def carry(
         self, source: SimChannel, target: str, there: Callable[[SimChannel, Peer], object]
     ) -> None:
-        link, peer = self._link(source.node, target), self.world.peer(source.node)
+        link = self._link(source.node, target)
         key = (source.name, source.node, target, link)
         lane = self._lanes.get(key)
         if lane is None:
@@ -165,8 +177,9 @@ class SimChannels:
 
         def arrive() -> None:
             end = self.ends.get((source.name, target))
-            if end is not None and link == self._link(source.node, target):
-                self.world.call(target, there, end, peer)
+            current = link == self._link(source.node, target)
+            if current and end is not None and end.has(source.node, link):
+                self.world.call(target, there, end, end.links[source.node][1])
 
         lane.carry(arrive)
 

@@ -266,6 +266,7 @@ class World(simulated_brokers.World):
         if node.state != "active":
             self.lives += 1
             node.state, node.life_number = "active", self.lives
+            self.channels.registered_again(node.name)
             self._tell_nodes()
         if lost:
             node.life.call(node.broker.lease_changed)

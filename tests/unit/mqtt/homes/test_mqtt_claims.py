@@ -6,13 +6,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from lakemq.broker_core.api.errors import Unavailable
 from lakemq.broker_core.api.types import ANONYMOUS
 from lakemq.plugins.mqtt.homes import frames
-from lakemq.plugins.mqtt.homes.owner import SessionOwner
+from lakemq.plugins.mqtt.homes.owner import LET_IN_S, SessionOwner
 from lakemq.plugins.mqtt.homes.table import Known
+from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
+from lakemq.plugins.mqtt.session.connecting import claimed
 from lakemq.plugins.mqtt.session.connection import Connection
-from lakemq.plugins.mqtt.state.sessions import Positions
+from lakemq.plugins.mqtt.state.sessions import Positions, Session
 from lakemq.plugins.mqtt.wire.packets import (
     V5,
     Connack,
@@ -124,5 +128,61 @@ def test_what_its_home_has_not_heard_of_is_kept_once_it_has() -> None:
         (answer,) = device.received()
         assert isinstance(answer, Suback)
         assert not device.closed
+
+    run_virtually(test())
+
+
+class Grants(Homes):
+    """The node has the session already."""
+
+    async def ask(self, node: str, payload: bytes, timeout_s: float) -> bytes:
+        granted = frames.Outcome(frames.Code.DONE, 2, kept=True, here=True)
+        return frames.outcomes_bytes([granted])
+
+
+class Way:
+    """Implements `Coming`."""
+
+    def __init__(self) -> None:
+        self.index = SubscriptionIndex()
+        self.unclean = True
+        self.done: list[Callable[[int], None]] = []
+
+    def positions_of(self, session: Session) -> Positions:
+        return {}
+
+    def then(self, done: Callable[[int], None]) -> None:
+        self.done.append(done)
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_who_comes_again_waits_for_its_session_to_arrive_but_not_for_ever(arrives: bool) -> None:
+    """Else a QoS 2 publish that the owner before had stored is not known when it comes again. Seed
+    6 of the simulation of whole engines was the first to show it."""
+    bench = Bench(durable=True)
+    bench.hub.ended = {}
+    assert bench.hub.ledger is not None
+    claimed(connecting(bench, "d").connection, 1, False, bench.now_ms)
+    way = bench.hub.sessions["d"].coming = Way()
+    bench.hub.ledger.begin()
+    bench.hub.ledger.done({"d"}, 0, bench.now_ms)
+
+    async def test() -> None:
+        begin: Callable[..., object] = asyncio.ensure_future
+        owner = SessionOwner(bench.hub, Grants(), begin, lambda: None, lambda: bench.now_ms)
+        device = connecting(bench, "d")
+        owner.claim([device.connection])
+        await asyncio.sleep(LET_IN_S - 0.1)
+        assert device.connection.connect is not None
+        assert not bench.hub.ledger.due  # type: ignore[union-attr]
+        if arrives:
+            way.done[0](bench.now_ms)
+        else:
+            await asyncio.sleep(0.2)
+        bench.hub.ledger.begin()  # type: ignore[union-attr]
+        bench.hub.ledger.done({"d"}, 0, bench.now_ms)  # type: ignore[union-attr]
+        (answer,) = device.received()
+        assert isinstance(answer, Connack)
+        assert answer.session_present
 
     run_virtually(test())
