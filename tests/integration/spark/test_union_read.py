@@ -200,13 +200,16 @@ def test_the_notebook_goes_from_connect_to_a_picture(
     picture = tmp_path / "hours.png"
     # Here and not in a process of its own, which would load pandas and pyarrow again.
     monkeypatch.setattr(sys, "argv", ["notebook.py", node.native, target.path, str(picture)])
-    runpy.run_path(str(ROOT / "examples/notebook.py"))
+    shown = runpy.run_path(str(ROOT / "examples/notebook.py"))["hours"]
     said = capsys.readouterr().out
     hours: dict[str, list[Decimal]] = {}
     for each in sensors["co_gt"]:
         if each.value != MISSING:
             hours.setdefault(each.time[11:13], []).append(each.value)
     means = {hour: sum(values) / len(values) for hour, values in hours.items()}
+    assert shown.to_dict() == pytest.approx(
+        {int(hour): float(mean) for hour, mean in means.items()}
+    )
     worst = max(means, key=lambda hour: means[hour])
     records = sum(map(len, sensors.values()))
     assert said.splitlines() == [
