@@ -37,7 +37,9 @@ from tests.support.spark.lake_tables import FORMATS
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 ALL = bool(os.environ.get("LAKEMQ_EXPORT_KILLS"))
-"""Every step for every format; else the two worst of the format whose commit is ours."""
+"""Every kill for every format; else the two worst of the format whose commit is ours."""
+KILLS = [(point, 1) for point in POINTS] + [("before_commit", 1), ("after_commit", 2)]
+"""Ten: where the export dies, and at which commit of the process."""
 SECRETS = {"region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
 
 
@@ -102,11 +104,12 @@ def send(client: lakemq.SyncClient, topic: str, first: int, count: int) -> None:
     client.send_batch(topic, lakemq.Columns(values))
 
 
-def checked(node: NodeProcess, topic: str, target: Target, records: int) -> None:
-    """Journal and table are equal, offset by offset."""
+def checked(node: NodeProcess, topic: str, target: Target, records: int) -> str:
+    """What the audit says; journal and table are equal, offset by offset."""
     [found] = audit_target(node.native, topic, target, "e", "", by_key=False)
     assert found.complete and found.records == records, found.sentence(topic)
     assert found.dead_letters > 0
+    return found.sentence(topic)
 
 
 def export_here(given: dict[str, Any]) -> None:
@@ -159,14 +162,17 @@ def test_killed_in_turn(
     target = target_in(tmp_path, kind, topic, {})
     given = dataclasses.asdict(ExportSettings(**settings(node, topic, target)))
     given = settings(node, topic, target) | {"target": given["target"]}
-    points = POINTS if ALL else ("in_task", "after_commit")
+    kills = KILLS if ALL else [("in_task", 1), ("after_commit", 1)]
     with lakemq.connect(node.native) as client:
         client.create_topic(topic, partitions=1)
-        for number, point in enumerate(points):
-            send(client, topic, 300 * number, 300)
-            assert ends(start(given, point)) == -signal.SIGKILL, point
+        for number, (point, step) in enumerate(kills):
+            send(client, topic, 300 * number, 300)  # two commits
+            if point == "in_orphans":  # needs a folder to delete
+                assert ends(start(given, "in_task")) == -signal.SIGKILL
+            assert ends(start(given, point, step)) == -signal.SIGKILL, (point, step)
         assert ends(start(given)) == 0
-    checked(node, topic, target, 300 * len(points))
+    said = checked(node, topic, target, 300 * len(kills))
+    print(f"{kind}: killed at {len(kills)} steps. {said}")
 
 
 def test_a_manifest_is_created_once(bucket: str) -> None:
