@@ -151,7 +151,7 @@ def test_the_driver_is_killed_while_tasks_write(node: NodeProcess, target: Targe
         process.communicate()
         assert writing(target)
     said = finish(export(node, target))
-    assert "left behind" in said
+    assert "deleted orphaned files" in said
     check(target)
 
 
