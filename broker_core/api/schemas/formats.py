@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -50,8 +51,10 @@ def open_schema(schema_type: str, text: str) -> Format:
     try:
         return kinds[schema_type](text)
     except ImportError as error:
+        # `lakemq-client` has this module and this extra, and no node.
+        package = "lakemq" if find_spec("lakemq.runtime") else "lakemq-client"
         raise InvalidRequest(
-            f"{schema_type} needs {error.name}: pip install 'lakemq[schemas]'"
+            f"{schema_type} needs {error.name}: pip install '{package}[schemas]'"
         ) from None
 
 

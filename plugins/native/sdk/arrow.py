@@ -1,6 +1,6 @@
 """Record batches <-> Arrow. Reading copies no key or value: Arrow points into the batch's body.
 
-pyarrow is optional (`pip install 'lakemq[spark]'`), so it is imported inside the functions.
+pyarrow is optional (`pip install pyarrow`), so it is imported inside the functions.
 """
 
 from __future__ import annotations

@@ -143,6 +143,13 @@ def test_a_client_says_what_it_is_not(client: Path, tmp_path: Path) -> None:
     (tmp_path / "lakemq").symlink_to(client / "lakemq")
     read = run(tmp_path, "-c", "import lakemq; lakemq.read")
     assert "AttributeError: lakemq.read needs more: pip install 'lakemq[spark]'" in read.stderr
+    avro = """import sys; sys.modules["fastavro"] = None
+from lakemq.broker_core.api.schemas.formats import open_schema
+open_schema("avro", '"int"')
+"""
+    hint = "pip install '{}[schemas]'"
+    assert hint.format("lakemq-client") in run(tmp_path, "-c", avro).stderr
+    assert hint.format("lakemq") in run(ROOT, "-c", avro).stderr
     asked = run(tmp_path, "-m", "lakemq", "topic", "list")
     assert asked.returncode == 1 and "pip install 'lakemq-client[cli]'" in asked.stderr
     assert asked.stderr.count("\n") == 1

@@ -1,6 +1,6 @@
 """A bounded part of a topic as an Arrow stream, for whatever reads Arrow's PyCapsule interface.
 
-pyarrow is optional (`pip install 'lakemq[spark]'`), so it is imported inside the functions.
+pyarrow is optional (`pip install pyarrow`), so it is imported inside the functions.
 """
 
 from __future__ import annotations
