@@ -65,6 +65,7 @@ nightly: java $(READY)  ## simulations and properties with thousands of seeds, o
 		tests/unit tests/contract tests/integration/native/test_native_fuzz.py \
 		tests/integration/admin/test_admin_openapi.py
 	$(MAKE) mutants versions
+	-npm install --no-audit --no-fund --prefix build/azurite azurite@3.35.0
 	LAKEMQ_FAULT_ROUNDS=10 LAKEMQ_KILLS=20 LAKEMQ_EXPORT_KILLS=1 \
 	$(BIN)/python -m pytest -q --timeout 3600 tests/fault tests/integration/spark/test_union_read.py
 

@@ -25,6 +25,7 @@ from lakemq.spark_plugin.errors import TableError
 from lakemq.spark_plugin.export.tables.storage import (
     create_object,
     file_system,
+    is_azure,
     is_s3,
     path_in_bucket,
 )
@@ -171,7 +172,7 @@ def path_of(uri: str) -> str:
     import pyarrow as pa
     from pyarrow import fs
 
-    if is_s3(uri):  # pyarrow would ask the bucket for its region
+    if is_s3(uri) or is_azure(uri):  # pyarrow would ask the bucket for its region
         return path_in_bucket(uri)
     try:
         return str(fs.FileSystem.from_uri(uri)[1])

@@ -7,6 +7,7 @@ import pytest
 from lakemq.spark_plugin.cli.options import TableOptions, pairs
 from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.export.tables.storage import (
+    azure_options,
     delta_options,
     iceberg_properties,
     is_of_store,
@@ -49,6 +50,20 @@ def test_each_library_gets_its_own_names(monkeypatch: pytest.MonkeyPatch) -> Non
     assert delta_options("s3://b/t", {}) == {"allow_http": "true"}
     assert iceberg_properties({}, {})["s3.endpoint"] == "http://all:1"
     assert path_in_bucket("s3://b/a/t/") == "b/a/t"
+
+
+def test_azure_has_its_account_in_the_uri_or_beside_it() -> None:
+    uri = "abfss://lake@acme.dfs.core.windows.net/a/t"
+    variables = {"AZURE_STORAGE_ACCOUNT_NAME": "other", "AZURE_STORAGE_ACCOUNT_KEY": "k"}
+    assert azure_options(uri, {}, variables) == {"account_name": "acme", "account_key": "k"}
+    assert azure_options("az://lake/t", {}, variables)["account_name"] == "other"
+    given = {"azure_storage_account_key": "own", "endpoint": "http://e:1/acme"}
+    assert azure_options(uri, given, variables) == {
+        "account_name": "acme", "account_key": "own", "endpoint": "http://e:1/acme"
+    }  # fmt: skip
+    assert delta_options(uri, given) == {**given, "allow_http": "true"}
+    assert path_in_bucket(uri) == path_in_bucket("az://lake/a/t") == "lake/a/t"
+    assert path_in_bucket("s3://b@c/t") == "b@c/t"
 
 
 def test_pairs_of_the_command_line() -> None:
