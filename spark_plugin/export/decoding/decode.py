@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakemq.spark_plugin.export.decoding.arrow_types import arrow_type, convert, type_of_arrow
 from lakemq.spark_plugin.export.decoding.column_types import REST, Type, decimal_digits
-from lakemq.spark_plugin.export.decoding.decoder import ERROR_CHARS_MAX, BadRow, Decoded, utf8_only
+from lakemq.spark_plugin.export.decoding.decoder import (
+    ERROR_CHARS_MAX,
+    BadRow,
+    Decoded,
+    utf8_only,
+    without_frames,
+)
 from lakemq.spark_plugin.export.decoding.evolution import (
     evolve,
     merge_found,
@@ -83,6 +89,7 @@ class JsonDecoder:
         import pyarrow as pa
         from pyarrow import compute
 
+        values = without_frames(values)
         try:
             text = values.cast(pa.string())
         except pa.ArrowInvalid:

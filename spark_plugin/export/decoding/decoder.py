@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ERROR_CHARS_MAX: Final = 300
+FRAME_BYTES: Final = 5
 
 
 class BadRow(NamedTuple):
@@ -60,6 +61,21 @@ def decode_batch(decoder: Decoder, batch: pa.RecordBatch) -> Decoded:
     if isinstance(decoder, RecordDecoder):
         return decoder.decode_records(batch)
     return decoder.decode(batch.column("value"), batch.column("key"))
+
+
+def without_frames(values: pa.Array) -> pa.Array:
+    """Binary values without the frame of a schema registry (0 and the schema's id, `framed` of
+    broker_core.api.schemas), where they have one. For formats no value of which begins with 0."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if not compute.any(compute.starts_with(values, b"\0")).as_py():
+        return values
+    # One by one: without a stop Arrow's binary_slice fails ("Negative buffer resize").
+    cells = values.to_pylist()
+    return pa.array(
+        [cell[FRAME_BYTES:] if cell and not cell[0] else cell for cell in cells], values.type
+    )
 
 
 def decode_each(

@@ -17,6 +17,7 @@ from lakemq.spark_plugin.errors import MissingDependency, NoTable, OptionError
 from lakemq.spark_plugin.export.decoding.arrow_types import type_of_arrow
 from lakemq.spark_plugin.export.decoding.column_types import REST, Type
 from lakemq.spark_plugin.export.decoding.csv_values import read_csv
+from lakemq.spark_plugin.export.decoding.decoder import without_frames
 from lakemq.spark_plugin.export.decoding.decoders import RecordFormat
 from lakemq.spark_plugin.export.decoding.evolution import (
     columns_of_table,
@@ -108,15 +109,15 @@ def infer_schema(
             return schema_text(columns_of_table(schema, (), [each.name for each in transforms]))
         except NoTable:
             pass
-    values = list(_sample(client, topic))
+    values = list(_sample(client, topic, framed=format == "json"))
     columns = _json_columns(values) if format == "json" else _csv_columns(values, delimiter)
     if not columns:
         raise OptionError(f"--infer: the first records of topic {topic} tell no column")
     return schema_text(columns.items())
 
 
-def _sample(client: SyncClient, topic: str) -> Iterator[bytes]:
-    """Values of the first records of every partition."""
+def _sample(client: SyncClient, topic: str, *, framed: bool) -> Iterator[bytes]:
+    """Values of the first records of every partition, without the frame of a schema registry."""
     described = client.describe_topic(topic)
     for each in described.partitions:
         end = min(each.high_watermark, each.log_start_offset + SAMPLE_RECORDS)
@@ -125,7 +126,8 @@ def _sample(client: SyncClient, topic: str) -> Iterator[bytes]:
                 topic, described.topic_id, each.partition, each.log_start_offset, end
             )
             for batch in read_arrow(client, wanted, columns=("value",)):
-                yield from (value for value in batch.column(0).to_pylist() if value is not None)
+                values = without_frames(batch.column(0)) if framed else batch.column(0)
+                yield from (value for value in values.to_pylist() if value is not None)
 
 
 def _json_columns(values: list[bytes]) -> dict[str, Type]:

@@ -18,6 +18,7 @@ from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.export.decoding.column_types import META, Type
 from lakemq.spark_plugin.export.decoding.decoder import (
     ERROR_CHARS_MAX,
+    FRAME_BYTES,
     BadRow,
     Decoded,
     decode_each,
@@ -70,7 +71,7 @@ class ProtobufDecoder:
         """`values`: binary. Every row is either in `rows` or in `bad`."""
         import pyarrow as pa
 
-        rows, messages, bad = decode_each(values, "not_protobuf", self._class.FromString)
+        rows, messages, bad = decode_each(values, "not_protobuf", self._message)
         try:
             table = self._table(messages)
         except _INCONVERTIBLE:
@@ -85,6 +86,12 @@ class ProtobufDecoder:
             rows = [row for row, _ in kept]
             table = self._table([message for _, message in kept])
         return Decoded(pa.array(rows, pa.int64()), table, sorted(bad))
+
+    def _message(self, value: bytes) -> object:
+        """Without the frame of a schema registry, whose message index 0 is the first message: a
+        message never begins with 0, which is no number of a field."""
+        framed = value[:1] == b"\0" and value[FRAME_BYTES : FRAME_BYTES + 1] == b"\0"
+        return self._class.FromString(value[FRAME_BYTES + 1 :] if framed else value)
 
     def _table(self, messages: Sequence[object]) -> pa.Table:
         """Raises what `_INCONVERTIBLE` names for a message that its columns can't hold."""

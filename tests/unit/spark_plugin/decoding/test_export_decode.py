@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakemq.broker_core.api.schemas.types import framed
 from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.export.decoding.column_types import Type, parse_schema
 from lakemq.spark_plugin.export.decoding.decode import JsonDecoder
@@ -46,6 +47,20 @@ def test_every_type():
         "sec": datetime.datetime.fromtimestamp(1700000000.25, datetime.UTC),
         "many": [1, None], "in": {"x": 1, "y": None},
     }  # fmt: skip
+
+
+def test_a_frame_of_a_schema_registry_is_left_out():
+    """Ids of all kinds of bytes, and among values without a frame."""
+    ids = (1, 10, 0x7B7B7B7B, 0xFFFFFFFF)
+    values = [framed(each, b'{"i":%d}' % row) for row, each in enumerate(ids)]
+    good, bad = decode("i int", *values, b'{"i":4}', None, b"\0", framed(7, b""), framed(7, b"[]"))
+    assert good == {row: {"i": row} for row in range(5)}
+    assert {row: error for row, (error, _) in bad.items()} == {
+        5: "null_value", 6: "not_json", 7: "not_json", 8: "not_json",
+    }  # fmt: skip
+    growing = JsonDecoder((), find_new=True)
+    growing.decode(pa.array(values, pa.binary()))
+    assert growing.found == {"i": Type("bigint")}
 
 
 def test_what_a_record_lacks_is_null():

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemq.broker_core.api.schemas.sparkplug import Payload
+from lakemq.broker_core.api.schemas.types import framed
 from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.export.decoding.decoders import open_decoder
 from lakemq.spark_plugin.export.decoding.given_schema import read_schema
@@ -290,6 +291,17 @@ def test_protobuf_of_every_type(descriptors):
     })  # fmt: skip
     assert good[1][1]["device"] == "" and good[1][1]["parts"] == []
     assert {row: error for row, (error, _) in bad.items()} == {2: "null_value", 3: "not_protobuf"}
+
+
+def test_a_frame_of_a_schema_registry_before_a_protobuf_message_is_left_out(descriptors):
+    message = reading_class(descriptors)(device="d", n=5).SerializeToString()
+    decoder = open_decoder("protobuf", descriptors, message="fleet.Reading")
+    values = (framed(300, b"\0" + message), message, framed(300, b"\0"), framed(300, message))
+    good, bad = decode(decoder, *values)
+    assert [(row, each["device"], each["n"]) for row, each in good] == [
+        (0, "d", 5), (1, "d", 5), (2, "", None),
+    ]  # fmt: skip
+    assert {row: error for row, (error, _) in bad.items()} == {3: "not_protobuf"}
 
 
 def test_a_protobuf_message_that_its_columns_cannot_hold_is_a_bad_row(descriptors):

@@ -8,6 +8,7 @@ from decimal import Decimal
 import pytest
 
 from lakemq.broker_core.api.schemas.sparkplug import Payload
+from lakemq.broker_core.api.schemas.types import framed
 from lakemq.spark_plugin.errors import OptionError, TableError
 from lakemq.spark_plugin.export.decoding.column_types import META, Type, parse_schema
 from lakemq.spark_plugin.export.decoding.evolution import needed_type
@@ -183,9 +184,12 @@ def test_columns_are_inferred_from_the_first_records_and_then_from_the_table(mem
         ),
     )
     assert infer_schema(*given) == "`n` double"
+    memory.create_topic("framed", 1)
+    memory.append_values("framed", 0, framed(300, b'{"n":1}'))
+    nowhere = Target("delta", str(tmp_path / "nowhere"))
+    assert infer_schema(memory, "framed", "json", ",", nowhere, "", False) == "`n` bigint"
     memory.create_topic("lines", 1)
     memory.append_values("lines", 0, b"a,1,2024-01-01", b"b,2.5,", b"broken")
-    nowhere = Target("delta", str(tmp_path / "nowhere"))
     found = infer_schema(memory, "lines", "csv", ",", nowhere, "", False)
     assert found == "`_c0` string, `_c1` double, `_c2` date"
     memory.create_topic("empty", 1)
