@@ -72,6 +72,10 @@ class PluginHost:
         """Where a plugin is found."""
         return self._points[name]
 
+    def module(self, name: str) -> object:
+        """The module with a plugin's hooks, which is loaded."""
+        return self._manager.get_plugin(name)
+
     def load_one(self, name: str) -> LoadedPlugin:
         """Import, register and configure one plugin, also where it is off. Raises ConfigError,
         PluginError."""

@@ -24,10 +24,11 @@ from lakemq.broker_core.api.command_line.completion import listed_names
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.plugin_host import PluginHost
 from lakemq.cli.plugins.quarantine import resume
+from lakemq.cli.plugins.replay import replay
 from lakemq.cli.start import ConfigFile, load
 
 plugin = typer.Typer(
-    no_args_is_help=True, help="What plugins there are; begin, reload, resume one."
+    no_args_is_help=True, help="What plugins there are; begin, replay, reload, resume one."
 )
 TEMPLATE: Final = Path(__file__).parent / "template"
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
@@ -111,6 +112,7 @@ def new(
 
 
 plugin.command("resume")(resume)
+plugin.command("replay")(replay)
 
 
 def write_plugin(name: str, target: Path) -> list[Path]:

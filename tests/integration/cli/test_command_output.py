@@ -73,6 +73,7 @@ def test_each_command_prints_json_and_nothing_else(node: NodeProcess, tmp_path: 
         ("plugin resume", ADMIN, 4, (unique("none"),)),
         ("proto", NONE, 0, (str(tmp_path / "proto"),)),
         ("plugin reload", ADMIN, 4, ("none",)),
+        ("plugin replay", BROKER, 2, ("none", "--topic", unique("none"))),
         ("plugin new", NONE, 0, ("output", "--folder", str(tmp_path / "plugin"))),
         ("config check", NONE, 0, ("-c", str(config))),
         ("config show", ADMIN, 0, ("--match", "retention")),
