@@ -25,7 +25,17 @@ def check_together(config: Config, plugins: Sequence[LoadedPlugin]) -> list[str]
     check_authorities(config, plugins)
     check_roles(config)
     void = RuleBook(config.security, lambda: None).rules.void()
-    return [void] if void else []
+    return [*([void] if void else []), *unknown_plugins(config, plugins)]
+
+
+def unknown_plugins(config: Config, plugins: Sequence[LoadedPlugin]) -> list[str]:
+    """Warnings about plugins that `interceptors.fail_open` names and that are not on."""
+    known = {plugin.name for plugin in plugins}
+    return [
+        f"interceptors.fail_open names {name!r}, which is no plugin that is on"
+        for name in config.interceptors.fail_open
+        if name not in known
+    ]
 
 
 def check_roles(config: Config) -> None:

@@ -8,9 +8,10 @@ still for all.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from lakemq.broker_core.configuration.settings import InterceptorSettings
+if TYPE_CHECKING:
+    from lakemq.broker_core.configuration.settings import InterceptorSettings
 
 EVERY_TOPIC: Final = ""
 """In place of a topic: the plugin took too long."""

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from lakemq.broker_core.api.errors import LakeMQError
-from lakemq.broker_core.api.ports import Interceptor
+from lakemq.broker_core.api.ports import BatchInterceptor, Interceptor
 from lakemq.broker_core.api.records.batch import RecordBatch, encode
 from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
 from lakemq.broker_core.api.types import Columns, Principal
@@ -112,6 +112,14 @@ class InterceptorContract:
         """A LakeMQError, not another exception."""
         for columns in refused:
             assert intercepted(interceptor, topic, columns, principal) is None, columns
+
+    async def test_it_says_which_batches_it_takes(
+        self, interceptor: Interceptor, topic: str
+    ) -> None:
+        """The answer is kept: True or False, the same each time. Without `takes_batches` none."""
+        if isinstance(interceptor, BatchInterceptor):
+            answers = [interceptor.takes_batches(topic) for _ in range(3)]
+            assert answers in ([True] * 3, [False] * 3), f"takes_batches gave {answers}"
 
     async def test_it_does_not_hold_the_event_loop(
         self, interceptor: Interceptor, topic: str, principal: Principal

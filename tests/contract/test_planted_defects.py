@@ -311,6 +311,15 @@ class ChangesInPlace(Passes):
         return columns
 
 
+class TakesBatchesAtTimes(Passes):
+    def __init__(self) -> None:
+        self._takes = False
+
+    def takes_batches(self, topic: str) -> bool:
+        self._takes = not self._takes
+        return self._takes
+
+
 class RaisesOwn(Passes):
     def intercept(self, topic: str, columns: Columns, principal: Principal) -> Columns:
         if None in columns.values:
@@ -325,6 +334,7 @@ class RaisesOwn(Passes):
         (DropsNulls, {"what_it_gives_can_be_stored"}),
         (Numbers, {"records_shown_again_or_by_halves_come_out_the_same"}),
         (ChangesInPlace, {"what_came_is_left_as_it_was"}),
+        (TakesBatchesAtTimes, {"it_says_which_batches_it_takes"}),
         (RaisesOwn, {"refusals_are_errors_of_lakemq"}),
     ],
 )

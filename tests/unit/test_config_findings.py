@@ -40,8 +40,8 @@ port = -1
     file = f"{tmp_path}/f.toml"
     said = found(tmp_path, text, LAKEMQ_META__PORT="x")
     assert [line.removeprefix(file) for line in said if "log_level" not in line] == [
-        ":17: oddity: unknown section; known are cluster, meta, node, plugins, schedules, "
-        "security, telemetry, topics, transactions",
+        ":17: oddity: unknown section; known are cluster, interceptors, meta, node, plugins, "
+        "schedules, security, telemetry, topics, transactions",
         ":3: node.id: it takes 1 to 63 letters, digits, dots, hyphens and underscores, a letter or "
         "digit first, not 'a b'",
         "LAKEMQ_META__PORT: it takes a whole number, not 'x'",
@@ -121,3 +121,12 @@ def test_only_ports_of_the_nodes_roles_clash(tmp_path: Path, role: str) -> None:
     text = f'[node]\nroles = ["{role}"]\n[meta]\nport = 9703\njoin = ["10.0.0.1:9701"]\n'
     (said,) = found(tmp_path, text + "[plugins.native]\nport = 9703\n")
     assert ("plugins.admin.port" if role == "meta" else "plugins.native.port") in said
+
+
+def test_plugins_that_fail_open_and_are_not_on_are_warned_of(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text('[interceptors]\nfail_open = ["mqtt", "stmap"]\n')
+    findings = check(file, {})
+    assert not findings.errors
+    said = [each for each in findings.warnings if "fail_open" in each]
+    assert said == ["interceptors.fail_open names 'stmap', which is no plugin that is on"]

@@ -88,7 +88,8 @@ class Bench:
 
     def __init__(self, *hooks: Any, settings: InterceptorSettings | None = None) -> None:
         chain = [(f"p{number}", hook) for number, hook in enumerate(hooks)]
-        self.interception = Interception(chain, lambda: 1.0, settings)
+        self.now = 1.0
+        self.interception = Interception(chain, lambda: self.now, settings)
         self.admission = Admission(self._check, lambda: 1 << 41, interception=self.interception)
         self.stored: list[tuple[bytes, BatchHeader]] = []
         self.mismatch = b""
@@ -300,3 +301,19 @@ async def test_a_question_that_fails_is_a_failure() -> None:
     hook.takes = lambda topic: True
     await bench.admit(batch, topic())
     assert RecordBatch(bench.stored[0][0]).values() == [b"A"]
+
+
+async def test_topics_first_seen_during_a_quarantine_are_shown_after_it() -> None:
+    def slow(columns: Columns) -> Columns:
+        bench.now += 1
+        return upper(columns)
+
+    settings = InterceptorSettings(overruns_max=1, cool_down_ms=10_000, fail_open=["p0"])
+    bench = Bench(hook := Hook(slow), settings=settings)
+    batch = encode(Columns([b"a"]))
+    await bench.admit(batch, topic())
+    hook.change = upper
+    await bench.admit(batch, topic("t-new"))
+    bench.now += 11
+    await bench.admit(batch, topic("t-new"))
+    assert [RecordBatch(data).values() for data, _ in bench.stored] == [[b"A"], [b"a"], [b"A"]]

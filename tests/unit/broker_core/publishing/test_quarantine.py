@@ -104,6 +104,14 @@ def test_a_group_in_which_some_pass_is_no_failure_and_its_search_counts_once() -
     assert bench.send(b"a") == [[b"A"]]
 
 
+def test_not_even_the_first_failure_counts_where_others_of_the_group_pass() -> None:
+    bench = Bench(SETTINGS.model_copy(update={"failures_max": 1}))
+    bench.send(b"a", b"bad")
+    assert bench.send(b"a") == [[b"A"]]
+    bench.fail(1)
+    assert isinstance(bench.send(b"a")[0], Unavailable)
+
+
 def test_a_refusal_in_words_of_its_own_is_no_failure() -> None:
     bench = Bench(SETTINGS)
     for _ in range(2):
@@ -165,6 +173,7 @@ def test_overruns_that_are_long_ago_do_not_count() -> None:
         assert bench.send(b"x") == [[b"X"]]
         bench.clock.now += OVERRUN_WINDOW_S / 2
     assert bench.interception.calls["line"].slow == 9
+    assert bench.interception.begun("line") == 0
 
 
 def test_it_comes_back_by_hand() -> None:
