@@ -24,7 +24,7 @@ SUMMED: Final = (
     "clients/connected", "clients/disconnected", "clients/total", "connections/accepted",
     "connections/refused", "messages/received", "messages/sent", "bytes/received", "bytes/sent",
     "subscriptions/count", "publish/messages/dropped", "publish/messages/refused",
-    "publish/messages/failed",
+    "publish/messages/failed", "publish/messages/received", "publish/messages/sent",
 )  # fmt: skip
 """Numbers that each node has for itself."""
 OWN: Final = ("retained messages/count", "slow subscribers", "version", "uptime")
@@ -54,6 +54,9 @@ def system_values(hub: Hub, version: str, started_ms: int, now_ms: int) -> dict[
         "publish/messages/dropped": delivery.dropped_qos_0 + delivery.dropped_queue_full,
         "publish/messages/refused": counters.publishes_refused,
         "publish/messages/failed": counters.publishes_failed,
+        # Mosquitto's names for what `messages/...` counts here; there it counts all packets.
+        "publish/messages/received": counters.publishes_received,
+        "publish/messages/sent": delivery.sent,
     }
     values = {name: str(number) for name, number in numbers.items()}
     slow = slow_report(hub, now_ms)[:SLOW_MAX]

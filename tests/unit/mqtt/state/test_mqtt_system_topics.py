@@ -11,6 +11,7 @@ import pytest
 from lakemq.broker_core.api.cluster.channels import Peer
 from lakemq.plugins.mqtt.ops.system_topics import MESSAGE_MAX_BYTES
 from lakemq.plugins.mqtt.server.system_channel import SystemChannel
+from lakemq.plugins.mqtt.wire.packets import Publish
 from tests.support.memory_channels import MemoryChannels
 from tests.support.mqtt.bench import START_MS, Bench
 from tests.support.mqtt.memory_broker import MemoryBroker
@@ -54,6 +55,18 @@ async def test_every_node_tells_of_all_and_their_sum() -> None:
         assert told["$SYS/broker/clients/connected"] == b"8"
         assert told["$SYS/brokers/n2/version"] == b"LakeMQ 1.2"
         assert told["$SYS/broker/retained messages/count"] != b"", "held by every node: no sum"
+
+
+def test_publishes_are_counted_under_mosquittos_names_too() -> None:
+    alone = Node(MemoryChannels(), "n1", 0)
+    reader, writer = alone.bench.connect("reader"), alone.bench.connect("writer")
+    reader.subscribe("a", "b")
+    for name in ("a", "a", "b", "c"):
+        writer.send(Publish(name, b"x", 0))
+    alone.system.publish()
+    told = alone.told()
+    assert told["$SYS/broker/publish/messages/received"] == b"4"
+    assert told["$SYS/broker/publish/messages/sent"] == b"3"
 
 
 async def test_a_node_that_is_gone_is_left_out() -> None:
