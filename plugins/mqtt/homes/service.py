@@ -23,6 +23,7 @@ from lakemq.plugins.mqtt.homes.frames import Kind
 from lakemq.plugins.mqtt.homes.home import TOPIC, Home
 from lakemq.plugins.mqtt.homes.owner import SessionOwner
 from lakemq.plugins.mqtt.routing.hub import Hub
+from lakemq.plugins.mqtt.session.connecting import unshared
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.state.ledger import Writing
 from lakemq.plugins.mqtt.state.sessions import Positions
@@ -35,6 +36,9 @@ CUT_OFF_MS: Final = 5_000
 """How long a node that hears nothing of the MetaService keeps its clients: others take them."""
 OFFERED_AT_ONCE: Final = 1_000
 """Sessions of clients that are away that a drained node gives up in a second."""
+SOON_S: Final = 2.0
+"""How long clients of a node that has just found others wait until nodes share sessions: else a
+client could be connected to two of them. Nodes of older builds never do."""
 ENDS_S: Final = 1.0
 """How long a leader is asked where its log ends."""
 _PEER: Final = "peer"
@@ -59,12 +63,15 @@ class SharedSessions(ChannelEvents):
         self._hub = hub
         self._broker = broker
         self._begin = begin
+        self._after = after
         self._now_ms = now_ms
         self._channel: Channel | None = None
         self.home = Home(broker, self.ask, self._reaches, begin, hub.limits.sessions_max)
         self.owner = SessionOwner(hub, self, begin, after, now_ms)
         self.exclusive = ExclusiveClaims(hub, self, begin, after, now_ms)
-        self._creating = self._offering = False
+        self._creating = self._offering = self._waited = False
+        self._held: list[Connection] = []
+        """Clients that wait until nodes share sessions."""
         self._in_touch_ms = now_ms()
         self._life = 0
         self._unwatch: list[Callable[[], None]] = []
@@ -86,6 +93,8 @@ class SharedSessions(ChannelEvents):
         if self.home.topic.info is not None:
             self._activate()
             await self.home.start()
+        else:
+            self._wait_for_others()
 
     async def stop(self) -> None:
         """Hear and answer no more."""
@@ -99,6 +108,23 @@ class SharedSessions(ChannelEvents):
     def _activate(self) -> None:
         self._hub.ended = {}
         self.owner.begin()
+        self._let_in()
+
+    def _wait_for_others(self) -> None:
+        """Once: when this node finds the first others, its clients wait for `SOON_S`."""
+        if not self._waited and self._alive():
+            self._waited = self._hub.sharing_soon = True
+            asyncio.get_running_loop().call_later(SOON_S, self._let_in)
+
+    def _let_in(self) -> None:
+        self._hub.sharing_soon = False
+        held, self._held = self._held, []
+        if held and self.active:
+            self.owner.claim(held)
+        elif held:
+            for connection in held:
+                unshared(connection, self._now_ms())
+            self._after()
 
     def _topic_changed(self, name: str, topic: TopicInfo | None) -> None:
         if name == TOPIC and topic is not None and not self.active:
@@ -110,7 +136,10 @@ class SharedSessions(ChannelEvents):
 
     def claim(self, connections: Sequence[Connection]) -> None:
         """Clients have connected: get their sessions."""
-        self.owner.claim(connections)
+        if self.active:
+            self.owner.claim(connections)
+        else:
+            self._held += connections
 
     def save(self, writing: Writing) -> None:
         """Have homes keep sessions."""
@@ -151,16 +180,22 @@ class SharedSessions(ChannelEvents):
     def _share_if_possible(self) -> None:
         """Make the topic of homes, if there are other nodes, and those that are alive share
         sessions too: a node of an older build does not, and none begins before it is upgraded."""
-        others = [
-            one for one in self._broker.nodes()
-            if _PEER in one.addresses and one.node_id != self._broker.node_id
-        ]  # fmt: skip
-        alive = {one.node_id for one in others if one.state in ("active", "draining")}
+        alive = self._alive()
         if self._creating or self._channel is None or not alive:
             return
         if alive <= set(self._channel.nodes()):
             self._creating = True
             self._begin(self._create())
+
+    def _alive(self) -> set[str]:
+        """Other nodes that may share sessions."""
+        return {
+            one.node_id
+            for one in self._broker.nodes()
+            if _PEER in one.addresses
+            and one.node_id != self._broker.node_id
+            and one.state in ("active", "draining")
+        }
 
     async def _create(self) -> None:
         try:
@@ -172,6 +207,7 @@ class SharedSessions(ChannelEvents):
 
     def _nodes_changed(self) -> None:
         if not self.active:
+            self._wait_for_others()
             return
         self.home.nodes_changed()
         self._look_at_registration()
@@ -227,6 +263,11 @@ class SharedSessions(ChannelEvents):
         if self._channel is None:
             raise Unavailable("this node is not connected to others yet")
         return await self._channel.request(node, payload, timeout_s)
+
+    def reachable(self, node: str) -> None:
+        """Perhaps it was the last one that was missing."""
+        if not self.active:
+            self._share_if_possible()
 
     async def request(self, peer: Peer, payload: bytes) -> bytes:
         """What a node is told that asks. Raises InvalidRequest for what is no request, Unavailable,

@@ -80,6 +80,8 @@ class Hub:
     has_had: Callable[[Group, Place], bool] | None = None
     """Whether members of a group here had their part in a message when it came; None: that is not
     noted."""
+    sharing_soon = False
+    """Whether nodes are about to share sessions: who connects waits for that."""
     has_peers = False
     """Whether other nodes hold what is retained here, too."""
 

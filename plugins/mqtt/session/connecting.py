@@ -80,10 +80,26 @@ def welcome(connection: Connection, principal: Principal, now_ms: int) -> None:
         raise ProtocolError("too many sessions", Reason.QUOTA_EXCEEDED)
     connection.principal = principal
     connection.blocked = True  # nothing is sent before CONNACK
-    if hub.ended is not None:
+    if hub.ended is not None or hub.sharing_soon:
         hub.outbox.claims.append(connection)
         return
-    if hub.session_table.is_anothers(connection.client_id, principal):
+    _open_here(connection, packet, now_ms)
+
+
+def unshared(connection: Connection, now_ms: int) -> None:
+    """The client waited for nodes to share sessions: they do not yet, so this one has its own."""
+    packet = connection.connect
+    if connection.ended or packet is None:
+        return
+    try:
+        _open_here(connection, packet, now_ms)
+    except MqttError as error:
+        connection.close(error.reason, str(error), now_ms)
+
+
+def _open_here(connection: Connection, packet: Connect, now_ms: int) -> None:
+    hub = connection.hub
+    if hub.session_table.is_anothers(connection.client_id, connection.principal):
         hub.counters.connections_refused += 1
         text = "the session of this client identifier is another user's"
         raise ProtocolError(text, Reason.NOT_AUTHORIZED)
