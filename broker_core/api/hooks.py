@@ -1,5 +1,6 @@
-"""Hooks of the plugin host (pluggy). They are called at startup only; after that the broker calls
-the returned objects directly. `docs/plugins.md` describes each with an example.
+"""Hooks of the plugin host (pluggy). They are called at startup, and when a plugin's new code is
+taken; after that the broker calls the returned objects directly. `docs/plugins.md` describes each
+with an example.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hooks only: LakeMQ calls them once, when it starts. Delete those that you do not need."""
+"""Hooks only: LakeMQ calls them when it starts. Delete those that you do not need."""
 
 from __future__ import annotations
 
