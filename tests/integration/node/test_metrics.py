@@ -47,6 +47,7 @@ PROCESS: Final = "unit/test_process_metrics.py"
 TRANSACTIONS: Final = "unit/broker_core/transactions/test_transaction_counters.py"
 DELIVERY: Final = "unit/mqtt/session/test_mqtt_delivery.py"
 DAMAGE: Final = "fault/cluster/test_damaged_disks.py"
+QUARANTINE: Final = "integration/admin/test_plugin_quarantine.py"
 REPLICATION: Final = "unit/broker_core/replication/test_replication_metrics.py"
 EXPRESS: Final = "unit/mqtt/feeds/test_mqtt_express.py"
 SESSIONS: Final = "fault/cluster/mqtt/test_mqtt_sessions.py"
@@ -73,6 +74,8 @@ ELSEWHERE: Final = {
     "elections": f"{REPLICATION}:elections",
     "interceptors.calls": f"{MISTAKES}:interceptors.calls",
     "interceptors.failures": f"{MISTAKES}:interceptors.failures",
+    "interceptors.quarantined": f"{QUARANTINE}:interceptors_quarantined",
+    "interceptors.quarantines": f"{QUARANTINE}:interceptors_quarantines",
     "interceptors.slow": f"{MISTAKES}:interceptors.slow",
     "interceptors.time": f"{MISTAKES}:interceptors.time",
     "isr.changes": f"{REPLICATION}:isr.changes",
