@@ -38,9 +38,8 @@ from lakemq.broker_core.api.types import (
     Resource,
 )
 from lakemq.broker_core.security.authn.api_keys import ApiKeys
-from lakemq.broker_core.security.authn.attempts import AttemptRules, Attempts
+from lakemq.broker_core.security.authn.attempts import AttemptRules, Attempts, ExpiredToken
 from lakemq.broker_core.security.authn.session_tokens import SessionTokens
-from lakemq.broker_core.security.authn.tokens import ExpiredToken
 from lakemq.broker_core.security.quotas import Quotas, Use
 
 _log = logging.getLogger(__name__)

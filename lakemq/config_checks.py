@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from pydantic import BaseModel
 
 from lakemq.broker_core.api.errors import ConfigError
 from lakemq.broker_core.configuration.config import Config
 from lakemq.broker_core.plugin_host import LoadedPlugin
 from lakemq.broker_core.security.authz.rule_book import RuleBook
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 Place = tuple[str | int, ...]
 """Path of a section or setting in the configuration: names of tables, numbers in lists."""
@@ -94,6 +95,8 @@ def sections(place: Place, section: BaseModel) -> Iterator[tuple[Place, BaseMode
 
 def certificates(file: str) -> list[x509.Certificate]:
     """The certificates of a PEM file; none if it cannot be read, which its user reports."""
+    from cryptography import x509
+
     try:
         return x509.load_pem_x509_certificates(Path(file).read_bytes())
     except (OSError, ValueError):
@@ -103,6 +106,8 @@ def certificates(file: str) -> list[x509.Certificate]:
 def _covers(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
     """Whether the certificate is that authority, or an intermediate signed by it, whose
     certificates the authority's clients accept too."""
+    from cryptography.exceptions import InvalidSignature
+
     # The same key under another name or validity signs the same certificates.
     if authority == certificate or authority.public_key() == certificate.public_key():
         return True

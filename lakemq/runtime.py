@@ -36,6 +36,13 @@ def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
+def collect_garbage() -> None:
+    """Call once all is imported, where collection was off for that: modules are kept out of it."""
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    gc.enable()
+
+
 def settle() -> None:
     """Call once the node is started: objects that exist now are kept out of garbage collection."""
     gc.collect()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lakemq.broker_core.access import Access
 from lakemq.broker_core.api.access import Credentials, Principal
@@ -26,7 +26,6 @@ from lakemq.broker_core.security.authn.password_users import (
 from lakemq.broker_core.security.authn.passwords import PasswordChecker
 from lakemq.broker_core.security.authn.scram import HASHES
 from lakemq.broker_core.security.authn.session_tokens import SessionTokens, node_key
-from lakemq.broker_core.security.authn.tokens import TokenAuthenticator
 from lakemq.broker_core.security.authz.http_rules import HttpAuthorizer
 from lakemq.broker_core.security.authz.rule_book import RuleBook
 from lakemq.broker_core.security.catalog_forms import limits_of
@@ -42,6 +41,9 @@ from lakemq.broker_core.security.settings import (
 )
 from lakemq.meta_service.api.auth import Quota
 from lakemq.meta_service.api.types import MetaClient
+
+if TYPE_CHECKING:
+    from lakemq.broker_core.security.authn.tokens import TokenAuthenticator
 
 _REFRESH_EVERY_S: Final = 1.0
 
@@ -129,6 +131,9 @@ class Security:
         if isinstance(settings, CertificateSettings):
             return CertificateAuthenticator(settings)
         if isinstance(settings, JwtSettings):
+            # PyJWT and all of `cryptography` that it imports: for nodes that take tokens.
+            from lakemq.broker_core.security.authn.tokens import TokenAuthenticator
+
             tokens = TokenAuthenticator(settings, self._now_ms)
             self._issuers.append(tokens)
             return tokens

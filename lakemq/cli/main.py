@@ -27,9 +27,7 @@ def main() -> None:
             sys.exit("lakemq: commands need more packages: pip install 'lakemq-client[cli]'")
         run_client()
     elif words[:1] == ["start"]:
-        from lakemq.runtime import GC_THRESHOLDS
-
-        gc.set_threshold(*GC_THRESHOLDS)  # from here on: imports leave nothing to collect
+        gc.disable()  # until the node begins: imports leave nothing to collect
         from lakemq.cli.start import app
 
         app()

@@ -20,7 +20,7 @@ from lakemq.broker_core.configuration.config import Config, load_config
 from lakemq.installation import check_installation
 from lakemq.processes.plan import check, count_of, left_behind
 from lakemq.processes.supervisor import Supervisor
-from lakemq.runtime import loop_factory, settle
+from lakemq.runtime import collect_garbage, loop_factory, settle
 from lakemq.service_manager import READY, STOPPING, notify, reloading
 from lakemq.telemetry.logs import set_up_logs
 
@@ -115,6 +115,7 @@ def start(
             )  # fmt: skip
         with asyncio.Runner(loop_factory=loop_factory(loaded.node.event_loop)) as runner:
             if count > 1:
+                collect_garbage()
                 runner.run(Supervisor(loaded, count, config, environment).run())
             else:
                 runner.run(_run(loaded))
@@ -125,6 +126,7 @@ def start(
 async def _run(config: Config) -> None:
     from lakemq.node import Node
 
+    collect_garbage()
     node = Node(config)
     stop, hangup = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Final
-
-from aiohttp import web
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from lakemq.broker_core.api.administration.node import AdministeredNode
 from lakemq.broker_core.api.errors import StartupError
-from lakemq.plugins.admin.accepting import KEEP_ALIVE_S, limits_of
-from lakemq.plugins.admin.api.openapi import Document
+from lakemq.plugins.admin.accepting import limits_of
 from lakemq.plugins.admin.api.service import AdminService
 from lakemq.plugins.admin.config import AdminSettings
 from lakemq.plugins.admin.dashboard.child import DashboardChild, arguments_of, check_installed
-from lakemq.plugins.admin.http.access import AdminAccess, tls_of
-from lakemq.plugins.admin.http.application import AdminApplication
 from lakemq.plugins.admin.http.connections import AdminConnections
 from lakemq.plugins.admin.http.health import PartitionHealth
+from lakemq.plugins.admin.http.tls import tls_of
 from lakemq.plugins.admin.proxies import Proxies
 from lakemq.plugins.admin.resources.all import resources
 
-_LINGERING_S: Final = 2.0
-_LINE_MAX_BYTES: Final = 32 * 1024
-"""Of a request's first line: a cursor, and texts that are percent-encoded."""
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from lakemq.plugins.admin.http.server import AdminServer
+
+_SERVER: Final = "lakemq.plugins.admin.http.server"
 
 
 class AdminListener:
@@ -44,11 +45,9 @@ class AdminListener:
         self._tls = tls_of(settings, self._host)
         self._dashboard_secret = secrets.token_urlsafe(32)
         self._proxies = Proxies("admin", settings.proxies)
-        self._access = AdminAccess(
-            node.catalog, settings.hosts, self._proxies, self._dashboard_secret
-        )
         self._health = PartitionHealth(node.catalog, node.now_ms, node.give_way)
-        self._runner: web.AppRunner | None = None
+        self._service: AdminService
+        self._server: AdminServer | None = None
         self._connections: AdminConnections | None = None
         self._dashboard: DashboardChild | None = None
         if settings.dashboard:
@@ -57,22 +56,12 @@ class AdminListener:
     async def start(self) -> None:
         """Listen. StartupError if the port is taken; PluginError for routes that clash."""
         routes = [*resources(self._node, self._settings.body_max_bytes), *self._node.routes()]
-        service = AdminService(self._node, routes, self._node.give_way)
+        self._service = AdminService(self._node, routes, self._node.give_way)
         if self._answers_peers_only:
             return
-        document = Document(service.table, self._node.version, self._node.give_way)
-        application = AdminApplication(
-            self._node, self._access, service, self._health, document
-        ).application(self._settings.body_max_bytes, self._answered)
-        runner = web.AppRunner(
-            application, access_log=None, shutdown_timeout=1.0, keepalive_timeout=KEEP_ALIVE_S,
-            lingering_time=_LINGERING_S, max_line_size=_LINE_MAX_BYTES,
-        )  # fmt: skip
-        await runner.setup()
-        assert runner.server is not None
         settings = self._settings
         self._connections = AdminConnections(
-            runner.server,
+            self._open_server,
             limits_of(settings.connections_max),
             settings.unauthenticated_timeout_ms / 1000,
             self._tls,
@@ -81,17 +70,27 @@ class AdminListener:
         try:
             await self._connections.listen(self._host, settings.port)
         except OSError as error:
-            # The runner is set up already: a node that can't start must leave no tasks.
-            await runner.cleanup()
             raise StartupError(
                 f"admin: cannot listen on {self._host}:{settings.port}: {error.strerror}"
             ) from None
-        self._runner = runner
         if settings.dashboard:
             self._dashboard = DashboardChild(
                 arguments_of(settings, self.addresses()[0]), self._dashboard_secret
             )
             self._dashboard.start()
+
+    async def _open_server(self) -> web.Server:
+        # In a thread, so that the event loop goes on: it takes some tenths of a second.
+        await asyncio.to_thread(import_module, _SERVER)
+        from lakemq.plugins.admin.http.access import AdminAccess
+        from lakemq.plugins.admin.http.server import AdminServer
+
+        node, settings = self._node, self._settings
+        access = AdminAccess(node.catalog, settings.hosts, self._proxies, self._dashboard_secret)
+        self._server = AdminServer(
+            node, access, self._service, self._health, settings.body_max_bytes, self._answered
+        )
+        return await self._server.start()
 
     def reconfigure(self, settings: AdminSettings) -> Callable[[], None]:
         """See `Reconfigurable`."""
@@ -101,7 +100,8 @@ class AdminListener:
 
         def apply() -> None:
             self._tls, self._settings = tls, settings
-            self._access.allow(settings.hosts)
+            if self._server is not None:
+                self._server.access.allow(settings.hosts)
             if self._connections is not None:
                 self._connections.admission.tls = tls
             if self._dashboard is not None:
@@ -124,5 +124,5 @@ class AdminListener:
         if self._connections is not None:
             self._connections.close()
         await self._health.stop()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._server is not None:
+            await self._server.stop()

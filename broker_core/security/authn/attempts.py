@@ -11,10 +11,15 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
+from lakemq.broker_core.api.errors import NotAuthenticated
 from lakemq.broker_core.api.limits.connection_limits import peer_of
 
 ENTRIES_MAX: Final = 20_000
 """Entries kept at most; the least recently used are dropped first."""
+
+
+class ExpiredToken(NotAuthenticated):
+    """The issuer signed it, so presenting it is not guessing: it is not a failed attempt."""
 
 
 @dataclass(frozen=True, slots=True)

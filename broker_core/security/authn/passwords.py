@@ -9,6 +9,7 @@ without argon2, by a keyed hash (HMAC with a random key) that never leaves the p
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
 import secrets
 from collections import OrderedDict
@@ -20,6 +21,7 @@ from typing import Final, NamedTuple
 
 from argon2 import PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError
+from argon2.low_level import ARGON2_VERSION
 
 from lakemq.broker_core.api.errors import Unavailable
 from lakemq.broker_core.security.authn.scram import HASHES, ITERATIONS, ScramKeys, scram_keys
@@ -37,6 +39,17 @@ _HASHER: Final = PasswordHasher(
 def password_hash(password: str) -> str:
     """`$argon2id$...` with a salt of its own. Slow on purpose."""
     return _HASHER.hash(password.encode())
+
+
+def hash_of_no_password() -> str:
+    """Takes as long to check as any other. Made of random bytes, which costs nothing: a start
+    does not wait for it."""
+    salt, digest = (
+        base64.b64encode(secrets.token_bytes(size)).rstrip(b"=").decode()
+        for size in (_HASHER.salt_len, _HASHER.hash_len)
+    )
+    costs = f"m={_HASHER.memory_cost},t={_HASHER.time_cost},p={_HASHER.parallelism}"
+    return f"$argon2id$v={ARGON2_VERSION}${costs}${salt}${digest}"
 
 
 def is_password_hash(text: str) -> bool:
@@ -86,7 +99,7 @@ class PasswordChecker:
         self._secret = secrets.token_bytes(32)
         self._known: OrderedDict[tuple[str, str], bytes] = OrderedDict()
         """(user, what its password is checked against) -> keyed hash of the right password."""
-        self._dummy = UserRecord("", _HASHER.hash(secrets.token_bytes(16)))
+        self._dummy = UserRecord("", hash_of_no_password())
         self._closed = False
         self.hashed = 0
         self.refused = 0

@@ -26,6 +26,7 @@ from lakemq.broker_core.api.errors import InvalidRequest, NotAuthenticated, Unav
 from lakemq.broker_core.api.ports import Credentials
 from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
 from lakemq.broker_core.api.types import Principal
+from lakemq.broker_core.security.authn.attempts import ExpiredToken
 from lakemq.broker_core.security.authn.key_sets import Ask, FetchedKeys
 from lakemq.broker_core.security.settings import JwtSettings, RuleSettings
 from lakemq.broker_core.security.watched_file import watched_file
@@ -46,10 +47,6 @@ class Key:
     value: Any = field(repr=False)
     algorithms: frozenset[str]
     key_id: str | None = None
-
-
-class ExpiredToken(NotAuthenticated):
-    """The issuer signed it, so presenting it is not guessing: it is not a failed attempt."""
 
 
 class _UnknownKey(NotAuthenticated):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import ssl
 from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,13 +13,10 @@ from aiohttp import web
 
 from lakemq.broker_core.api.administration.node import CatalogAccess
 from lakemq.broker_core.api.authorization_header import read_authorization
-from lakemq.broker_core.api.errors import ConfigError, LakeMQError, NotAuthorized
+from lakemq.broker_core.api.errors import LakeMQError, NotAuthorized
 from lakemq.broker_core.api.hosts import is_loopback
 from lakemq.broker_core.api.ports import Credentials
-from lakemq.broker_core.api.tls_files.server_context import watched_context
-from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal, Resource
-from lakemq.plugins.admin.config import AdminSettings
 from lakemq.plugins.admin.proxies import HEADER, KNOWN_BY, Proxies
 
 PRINCIPAL: Final = web.RequestKey("principal", Principal)
@@ -140,16 +136,3 @@ def _credentials(request: web.Request) -> Credentials:
         "admin", "", request[VISITOR], shown.username, shown.password,
         token=shown.token, listener="admin",
     )  # fmt: skip
-
-
-def tls_of(settings: AdminSettings, host: str) -> WatchedFiles[ssl.SSLContext] | None:
-    """Raises ConfigError for files that do not fit, and for a host that others reach in plain
-    text."""
-    if not settings.tls_cert:
-        if not (settings.insecure or is_loopback(host)):
-            raise ConfigError(
-                f"admin: host {host} is reached by other machines: set tls_cert and tls_key, or "
-                "set insecure = true"
-            )
-        return None
-    return watched_context("admin", settings.tls_cert, settings.tls_key)

@@ -159,11 +159,37 @@ def test_a_node_stops_cleanly_when_told(tmp_path: Path) -> None:
     assert "Traceback" not in node.log_file.read_text()
 
 
+SPARK = ("pyspark", "py4j", "pyarrow", "deltalake", "pyiceberg", "pandas")
+
+
 def test_starting_imports_no_spark() -> None:
     code = (
         "import lakemq.cli.commands, lakemq.node, sys;"
-        "heavy = ('pyspark', 'py4j', 'pyarrow', 'deltalake', 'pyiceberg', 'pandas');"
-        "print(*[name for name in heavy if name in sys.modules])"
+        f"print(*[name for name in {SPARK!r} if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == []
+
+
+def test_a_node_that_is_ready_has_not_imported_what_may_come_later(tmp_path: Path) -> None:
+    """Each of them is 20 to 200 ms of CPU, of which a node that starts has 600."""
+    heavy = (
+        *SPARK, "aiohttp", "jwt", "cryptography.x509", "obstore", "websockets", "jinja2",
+        "lakemq.cli.commands", "lakemq.spark_plugin", "lakemq.plugins.native.sdk",
+        "lakemq.plugins.admin.http.server", "lakemq.broker_core.security.authn.tokens",
+    )  # fmt: skip
+    code = (
+        "import lakemq.service_manager, os, sys;"
+        f"heavy = {heavy!r};"
+        "lakemq.service_manager.notify = lambda text: ("
+        "print('imported:', *[name for name in heavy if name in sys.modules], flush=True),"
+        " os._exit(0));"
+        "from lakemq.cli.main import main;"
+        "main()"
+    )
+    (tmp_path / "lakemq.toml").write_text(PORTS_FREE)
+    words = ["start", "-c", str(tmp_path / "lakemq.toml"), "-d", str(tmp_path / "data")]
+    run = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines()[-2:] == ["ready", "imported:"]

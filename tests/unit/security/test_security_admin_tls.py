@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from lakemq.broker_core.api.errors import ConfigError
 from lakemq.plugins.admin.config import AdminSettings
-from lakemq.plugins.admin.http.access import tls_of
+from lakemq.plugins.admin.http.tls import tls_of
 
 
 def test_other_machines_need_tls_or_a_word() -> None:

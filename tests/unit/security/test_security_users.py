@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
+from argon2 import PasswordHasher
+from argon2.exceptions import VerifyMismatchError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +26,7 @@ from lakemq.broker_core.security.authn.attempts import ENTRIES_MAX, AttemptRules
 from lakemq.broker_core.security.authn.password_users import FileUsers, PasswordAuthenticator
 from lakemq.broker_core.security.authn.passwords import (
     PasswordChecker,
+    hash_of_no_password,
     is_password_hash,
     password_hash,
 )
@@ -59,6 +62,14 @@ def test_a_line_holds_all_of_a_user() -> None:
     assert read_users(user_line(ANN)) == {"ann": ANN}
     assert HASH.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
     assert is_password_hash(HASH) and not is_password_hash("$2b$12$abc")
+
+
+def test_a_hash_of_no_password_is_checked_as_others_are() -> None:
+    made = hash_of_no_password()
+    assert made.split("$")[:4] == HASH.split("$")[:4] and len(made) == len(HASH)
+    assert made != hash_of_no_password()
+    with pytest.raises(VerifyMismatchError):  # not InvalidHashError: argon2 did all of its work
+        PasswordHasher().verify(made, b"guess")
 
 
 @pytest.mark.parametrize(
