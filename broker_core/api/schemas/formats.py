@@ -16,10 +16,17 @@ from typing import Any, Final, Protocol
 
 from lakemq.broker_core.api.errors import InvalidRequest, SchemaMismatch
 from lakemq.broker_core.api.schemas.avro_shape import AvroShape
-from lakemq.broker_core.api.schemas.json_validation import STEPS_MAX, JsonValidator, parsed_value
+from lakemq.broker_core.api.schemas.json_validation import (
+    STEPS_MAX,
+    JsonValidator,
+    parsed_value,
+    too_deep,
+)
 from lakemq.broker_core.api.schemas.types import SCHEMA_TYPES, TEXT_MAX_BYTES
 
 _PROTOC_S: Final = 20
+_AVRO_DEPTH_MAX: Final = 500
+"""More levels than Python's default recursion limit lets anybody decode."""
 _FILE: Final = "schema.proto"
 
 
@@ -110,7 +117,8 @@ class AvroFormat:
             )
         # The compiled reader recurses with the value and without a limit, until the process dies of
         # it; the one in Python raises RecursionError.
-        compiled = not shape.is_recursive
+        self._is_recursive = shape.is_recursive
+        compiled = not self._is_recursive
         self._reader = fastavro.schemaless_reader if compiled else _read_py.schemaless_reader
         self._writer = fastavro.schemaless_writer if compiled else _write_py.schemaless_writer
         self._validate = fastavro.validate if compiled else _validation_py.validate
@@ -123,6 +131,9 @@ class AvroFormat:
         """As `Format.encode`."""
         from fastavro.validation import ValidationError
 
+        # Python 3.14 prints what is nested that deeply, so fastavro would, once for each level.
+        if self._is_recursive and too_deep(value, _AVRO_DEPTH_MAX):
+            raise SchemaMismatch(f"nested deeper than {_AVRO_DEPTH_MAX} levels")
         try:
             self._validate(value, self.schema, strict=True)
             out = io.BytesIO()

@@ -90,7 +90,7 @@ def parsed_value(payload: bytes) -> Any:
         raise SchemaMismatch(f"$: nested deeper than {DEPTH_MAX} levels") from None
     except ValueError as error:
         raise SchemaMismatch(f"$: not JSON: {error}") from None
-    if _too_deep(value):
+    if too_deep(value):
         raise SchemaMismatch(f"$: nested deeper than {DEPTH_MAX} levels")
     return value
 
@@ -111,15 +111,15 @@ def _parsed(text: str) -> Any:
         raise InvalidRequest(f"schema: not JSON: {error}") from None
     if not isinstance(schema, dict | bool):
         raise InvalidRequest("schema: a JSON schema is an object, true or false")
-    if _too_deep(schema):
+    if too_deep(schema):
         raise InvalidRequest(f"schema: nested deeper than {DEPTH_MAX} levels")
     return schema
 
 
-def _too_deep(value: Any) -> bool:
-    """Level by level, so that no recursion is needed."""
+def too_deep(value: Any, levels: int = DEPTH_MAX) -> bool:
+    """Whether a value is nested deeper; level by level, so that no recursion is needed."""
     level = [value]
-    for _ in range(DEPTH_MAX):
+    for _ in range(levels):
         inner: list[Any] = []
         for each in level:
             if isinstance(each, dict):

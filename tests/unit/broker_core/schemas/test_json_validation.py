@@ -74,7 +74,7 @@ def test_work_that_doubles_with_each_level_is_refused() -> None:
         ("1", "an object, true or false"),
         ('"x"', "an object"),
         ("[]", "an object"),
-        ("[" * 50_000, "deeper than 100"),
+        ('{"not":' * 50_000 + "{}" + "}" * 50_000, "deeper than 100"),
         ('{"not":' * 101 + "{}" + "}" * 101, "deeper than 100"),
         ('{"items": {"$schema": "' + _DRAFT_7 + '"}}', r"\$schema stands at the top"),
         ('{"patternProperties": {}, "unevaluatedProperties": false}', "together"),
