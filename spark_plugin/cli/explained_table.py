@@ -54,11 +54,18 @@ class ExplainedTable:
                 return [row_station(each) for each in found]
             export = self._ids.export_id or topic
             key = ExportKey(export, topic, topic_id, (partition,))
-            reached = self._table.progress(key).offsets.get(partition)
+            progress = self._table.progress(key)
+            reached = progress.offsets.get(partition)
         if reached is None:
             what = f"not in the table; export {export} has not committed partition {partition}"
         elif reached <= offset:
             what = f"not in the table yet; export {export} goes on at offset {reached}"
+        elif progress.upsert_mark:  # the table does not say which of the two
+            what = (
+                f"not in the table, which keeps the last record of each key; export {export} is at "
+                f"offset {reached}: the key has a later record, or this one deleted its row"
+            )
+            return [_station("unknown", None, what, f"{self._table.location}")]
         else:
             what = (
                 f"not in the table, although export {export} is at offset {reached}: the query "

@@ -9,6 +9,8 @@ import random
 import pytest
 
 from lakemq.broker_core.api.types import Columns
+from lakemq.spark_plugin.cli.explained_table import ExplainedTable
+from lakemq.spark_plugin.cli.options import ExportIdOptions, TableOptions
 from lakemq.spark_plugin.errors import ExportFenced, OptionError, TableError
 from lakemq.spark_plugin.export.job import run
 from lakemq.spark_plugin.export.job.settings import ExportSettings
@@ -313,3 +315,20 @@ def test_rows_that_another_engine_deleted_stop_the_upsert(memory, export, monkey
     monkeypatch.setattr(type(exporter._table), "live_files", lambda table: [])
     with pytest.raises(TableError, match="compact the table with that engine first"):
         exporter.step()
+
+
+@one_format
+def test_explain_tells_that_a_later_record_took_the_place(memory, export):
+    memory.create_topic("t", 1)
+    append(memory, 0, row(b"a", 1), row(b"b", 2), row(b"a", 3))
+    export.run()
+    table = TableOptions(to="delta", path=export.target.path)
+    explained = ExplainedTable(table, ExportIdOptions(export_id="e"))
+
+    def station(offset):
+        message = {"topic": "t", "partition": 0, "offset": offset}
+        (found,) = explained.stations(message, memory.describe_topic("t").topic_id)
+        return found["state"], found["what"]
+
+    assert [station(offset)[0] for offset in range(4)] == ["unknown", "ok", "ok", "waiting"]
+    assert "keeps the last record of each key" in station(0)[1]
