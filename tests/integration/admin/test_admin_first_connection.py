@@ -12,6 +12,7 @@ from aiohttp import web
 from lakemq.plugins.admin.accepting import limits_of
 from lakemq.plugins.admin.http.connections import AdminConnections
 from lakemq.plugins.admin.proxies import Proxies
+from tests.support.mqtt.memory_broker import until
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BODY_BYTES = 300_000
@@ -29,8 +30,8 @@ async def answer(request: web.BaseRequest) -> web.Response:
 @asynccontextmanager
 async def listening(
     open_server: Callable[[], Awaitable[web.Server]], timeout_s: float = 600
-) -> AsyncIterator[Callable[[], Awaitable[Streams]]]:
-    """A way to connect."""
+) -> AsyncIterator[tuple[AdminConnections, Callable[[], Awaitable[Streams]]]]:
+    """And a way to connect."""
     connections = AdminConnections(
         open_server, limits_of(100), timeout_s, None, Proxies("admin", ())
     )
@@ -44,7 +45,7 @@ async def listening(
         return streams
 
     try:
-        yield connect
+        yield connections, connect
     finally:
         connections.close()
         for client in clients:
@@ -71,9 +72,10 @@ async def test_what_came_before_the_server_was_there_is_answered() -> None:
         return web.Server(answer)
 
     # Shorter than it is held: nobody is to be closed for that.
-    async with listening(open_server, timeout_s=0.5) as connect:
+    async with listening(open_server, timeout_s=0.5) as (connections, connect):
         assert opened == 0
-        first, second, gone = [await connect() for _ in range(3)]
+        first, second, gone, silent = [await connect() for _ in range(4)]
+        silent[1].close()
         first[1].write(REQUEST)
         second[1].write(LARGE)
         gone[1].write(REQUEST)
@@ -87,6 +89,8 @@ async def test_what_came_before_the_server_was_there_is_answered() -> None:
         later[1].write(REQUEST)
         assert await answered(later) == b"0 bytes"
         assert opened == 1
+        # Who is gone is not kept. The rest ends with its deadline.
+        await until(lambda: not connections.by_handler)
 
 
 async def test_a_server_that_does_not_open_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -97,7 +101,7 @@ async def test_a_server_that_does_not_open_is_tried_again(caplog: pytest.LogCapt
             raise failures.pop()
         return web.Server(answer)
 
-    async with listening(open_server) as connect:
+    async with listening(open_server) as (_, connect):
         reader, _ = await connect()
         async with asyncio.timeout(30):
             with suppress(ConnectionError):
@@ -113,7 +117,7 @@ async def test_closing_ends_those_that_wait() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with listening(open_server) as connect:
+    async with listening(open_server) as (_, connect):
         reader, _ = await connect()
         async with asyncio.timeout(30):
             silent = asyncio.ensure_future(reader.read())
