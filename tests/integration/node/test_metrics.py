@@ -20,7 +20,8 @@ from tools.metrics_page import attributes_of
 
 CONFIG: Final = (
     PORTS_FREE.replace(
-        "[plugins.mqtt]", "[plugins.mqtt]\nqueue_count_max = 2\nretained_count_max = 1"
+        "[plugins.mqtt]",
+        "[plugins.mqtt]\nqueue_count_max = 2\nretained_count_max = 1\nsystem_topics_interval_s = 0",
     )
     + """
 [[plugins.bridge.links]]
@@ -31,7 +32,8 @@ direction = "out"
 filter = "far/#"
 """
 )
-"""Small enough that limits are reached, and a bridge to where nothing listens."""
+"""Small enough that limits are reached, without `$SYS`, whose values are retained; a bridge
+to where nothing listens."""
 WITH_WILL: Final = bytes.fromhex("1018 0004 4d515454 04 0e 003c 0001 77 0006 642f77696c6c 0001 78")
 """MQTT 3.1.1, client `w` with the will `x` for `d/will`, QoS 1."""
 CONNECT: Final = bytes.fromhex("100d 0004 4d515454 04 02 003c 0001 69")
