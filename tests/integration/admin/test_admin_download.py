@@ -77,8 +77,8 @@ async def post(address: str) -> tuple[int, bytes]:
 
 
 async def test_it_is_whole_and_outlives_the_time_to_authenticate() -> None:
-    group = Group(8, 8 * len(PART), pause_s=0.1)
-    settings = AdminSettings(port=0, unauthenticated_timeout_ms=300)
+    group = Group(8, 8 * len(PART), pause_s=0.3)
+    settings = AdminSettings(port=0, unauthenticated_timeout_ms=2000)
     async with served(group, settings) as (address, changes):
         status, body = await post(address)
     assert (status, len(body)) == (200, HEAD_BYTES + 8 * len(PART))
