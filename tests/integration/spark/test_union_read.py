@@ -188,19 +188,24 @@ def test_the_notebook_goes_from_connect_to_a_picture(
     with (ROOT / "examples/air_quality/AirQualityUCI.csv").open() as lines:
         given = [each for _, each in zip(range(150), lines, strict=False)]
     sensors = parse(given)
-    client.create_topic("air", partitions=2)
+    topic = "notebook"
+    client.create_topic(topic, partitions=2)
     target = target_in(tmp_path, "delta")
     for first, end in ((0, 100), (100, 200)):
-        client.send_batch("air", [
+        client.send_batch(topic, [
             lakemq.NewRecord(payload(each), key=topic_name(sensor).encode())
             for sensor, all_of in sensors.items() for each in all_of[first:end]
         ])  # fmt: skip
         if not first:
-            export(spark, ExportSettings(node.native, "air", target, "air"))
+            export(spark, ExportSettings(node.native, topic, target, "air"))
     picture = tmp_path / "hours.png"
     # Here and not in a process of its own, which would load pandas and pyarrow again.
     monkeypatch.setattr(sys, "argv", ["notebook.py", node.native, target.path, str(picture)])
-    shown = runpy.run_path(str(ROOT / "examples/notebook.py"))["hours"]
+    notebook = tmp_path / "notebook.py"
+    notebook.write_text(
+        (ROOT / "examples/notebook.py").read_text().replace('("air"', f'("{topic}"')
+    )
+    shown = runpy.run_path(str(notebook))["hours"]
     said = capsys.readouterr().out
     hours: dict[str, list[Decimal]] = {}
     for each in sensors["co_gt"]:

@@ -45,6 +45,8 @@ def made(
             )
 
     ask(cluster, create)
+    # One that was altered keeps its replicas until the controller plans their move.
+    until(lambda: all(len(each.replicas) == replication for each in partitions(cluster, name)))
     until_in_sync(cluster, name, replication)
     with cluster.client() as client:
         until(lambda: name in {topic.name for topic in client.topics()})
