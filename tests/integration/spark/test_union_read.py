@@ -197,7 +197,7 @@ def test_the_notebook_goes_from_connect_to_a_picture(
             for sensor, all_of in sensors.items() for each in all_of[first:end]
         ])  # fmt: skip
         if not first:
-            export(spark, ExportSettings(node.native, topic, target, "air"))
+            export(spark, ExportSettings(node.native, topic, target, topic))
     picture = tmp_path / "hours.png"
     # Here and not in a process of its own, which would load pandas and pyarrow again.
     monkeypatch.setattr(sys, "argv", ["notebook.py", node.native, target.path, str(picture)])
