@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import random
 import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 _RNG: Final = random.SystemRandom()
 _FIRST: Final = 12_000
 _SYSTEM_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_BLOCK: Final = 128
+_CLAIMS_MAX: Final = 1000
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
@@ -17,26 +22,49 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 
     Of the ports that the system gives out itself, one may become the near end of another
     connection meanwhile; a client that tries again and again to reach it may even be connected to
-    itself. So these are from below that range.
+    itself. So these are from below that range. No two calls give the same one, not even in two
+    processes that run at once. Raises OSError when there is none left.
     """
-    try:
-        end = int(_SYSTEM_RANGE.read_text().split()[0])
-    except OSError:  # another system: what IANA calls dynamic ports
-        end = 49_152
-    held: list[socket.socket] = []
-    try:
-        while len(held) < count:
-            port = _RNG.randrange(min(_FIRST, end - 1000), end)
-            try:
-                held.append(socket.create_server((host, port)))
-            except OSError:
-                continue
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()
+    with _lock:
+        drawn = _drawn.setdefault(host, _draw(host))
+        return [next(drawn) for _ in range(count)]
 
 
 def free_port(host: str = "127.0.0.1") -> int:
     """One such port."""
     return free_ports(1, host)[0]
+
+
+def _draw(host: str) -> Iterator[int]:
+    while True:
+        first = _claim(host)
+        for port in range(first + 1, first + _BLOCK):
+            try:
+                socket.create_server((host, port)).close()
+            except OSError:
+                continue
+            yield port
+
+
+def _claim(host: str) -> int:
+    """A block of ports that is this process' until its end, which holds the first one."""
+    try:
+        end = int(_SYSTEM_RANGE.read_text().split()[0])
+    except OSError:  # another system: what IANA calls dynamic ports
+        end = 49_152
+    begin = min(_FIRST, end - 1000)
+    for _ in range(_CLAIMS_MAX):
+        first = begin + _BLOCK * _RNG.randrange((end - begin) // _BLOCK)
+        claim = socket.socket()  # no SO_REUSEADDR: a second claim must fail
+        try:
+            claim.bind((host, first))
+        except OSError:
+            claim.close()
+            continue
+        atexit.register(claim.close)
+        return first
+    raise OSError(f"no {_BLOCK} ports of {host} between {begin} and {end} are left to claim")
+
+
+_lock: Final = threading.Lock()
+_drawn: Final[dict[str, Iterator[int]]] = {}
