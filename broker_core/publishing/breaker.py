@@ -18,6 +18,8 @@ EVERY_TOPIC: Final = ""
 OVERRUN_WINDOW_S: Final = 60.0
 """Overruns that are longer ago do not count."""
 _REASON_MAX: Final = 200
+_STRIKES_MAX: Final = 10_000
+"""Plugins and topics with failures that are remembered: topics may be made and deleted for ever."""
 
 
 class Quarantine(NamedTuple):
@@ -86,6 +88,8 @@ class Breakers:
     def _strike(
         self, plugin: str, where: str, most: int, now_s: float, since_s: float, reason: str
     ) -> Quarantine | None:
+        if len(self._strikes) >= _STRIKES_MAX and (plugin, where) not in self._strikes:
+            del self._strikes[next(iter(self._strikes))]
         struck = self._strikes.setdefault((plugin, where), _Strikes())
         times, before = struck.times, struck.quarantine
         times.append(now_s)

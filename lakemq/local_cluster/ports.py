@@ -6,7 +6,7 @@ import atexit
 import random
 import socket
 import threading
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -26,8 +26,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     processes that run at once. Raises OSError when there is none left.
     """
     with _lock:
-        drawn = _drawn.setdefault(host, _draw(host))
-        return [next(drawn) for _ in range(count)]
+        return [_next_port(host) for _ in range(count)]
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -35,15 +34,16 @@ def free_port(host: str = "127.0.0.1") -> int:
     return free_ports(1, host)[0]
 
 
-def _draw(host: str) -> Iterator[int]:
+def _next_port(host: str) -> int:
+    left = _left.setdefault(host, [])
     while True:
-        first = _claim(host)
-        for port in range(first + 1, first + _BLOCK):
-            try:
-                socket.create_server((host, port)).close()
-            except OSError:
-                continue
-            yield port
+        if not left:
+            first = _claim(host)
+            left += range(first + 1, first + _BLOCK)
+        port = left.pop()
+        with suppress(OSError):
+            socket.create_server((host, port)).close()
+            return port
 
 
 def _claim(host: str) -> int:
@@ -67,4 +67,5 @@ def _claim(host: str) -> int:
 
 
 _lock: Final = threading.Lock()
-_drawn: Final[dict[str, Iterator[int]]] = {}
+_left: Final[dict[str, list[int]]] = {}
+"""Host -> ports of its newest block that were not given yet."""

@@ -103,8 +103,7 @@ class PluginReloads:
                 undo.push_async_callback(_stopped, name, listener)
                 _check_replaceable(name, (), [listener])
             undo.pop_all()
-        gone = self._parts.of_plugin("register_listeners", name)
-        self._swap(new, parts, meter, source)
+        gone = self._swap(new, parts, meter, source)
         for listener in reversed(gone):
             await _stopped(name, listener)
         _log.info("plugin %s was reloaded: %s, was %s", name, answer.version, answer.before)
@@ -158,8 +157,11 @@ class PluginReloads:
             raise PluginError(f"plugin {name}: {type(error).__name__}: {error}") from error
         return _New(code, host, plugin, point)
 
-    def _swap(self, new: _New, parts: Parts, meter: PluginMeter, source: ConfigSource) -> None:
-        """Without a pause: every record and every login meets the old code or the new one."""
+    def _swap(
+        self, new: _New, parts: Parts, meter: PluginMeter, source: ConfigSource
+    ) -> Sequence[Listener]:
+        """Without a pause: every record and every login meets the old code or the new one. The
+        listeners that are to be stopped."""
         name = new.plugin.name
         gone = self._parts.of_plugin("register_listeners", name)
         self._host.adopt(new.host, new.point)
@@ -168,6 +170,7 @@ class PluginReloads:
         self._listeners[:] = [*kept, *parts.get("register_listeners", [])]
         self._configuration.took(new.plugin, source)
         self._use(name)
+        return gone
 
 
 def _check_replaceable(name: str, hooks: Sequence[str], listeners: Sequence[Listener]) -> None:

@@ -23,7 +23,7 @@ from lakemq.broker_core.api.command_line import (
 from lakemq.broker_core.api.command_line.completion import listed_names
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.plugin_host import PluginHost
-from lakemq.cli.plugins.quarantine import resume
+from lakemq.cli.plugins.quarantine import PluginName, resume
 from lakemq.cli.plugins.replay import replay
 from lakemq.cli.start import ConfigFile, load
 
@@ -58,7 +58,7 @@ def list_plugins(config: ConfigFile = None) -> None:
 @plugin.command("reload")
 @option_groups
 def reload(
-    name: Annotated[str, typer.Argument(help="As in its section: [plugins.NAME].")],
+    name: PluginName,
     of: Annotated[
         str,
         typer.Option(

@@ -19,16 +19,17 @@ from lakemq.broker_core.api.command_line import (
 from lakemq.broker_core.api.command_line.completion import listed_names
 from lakemq.plugins.admin.cli.asking import listed
 
+PluginName = Annotated[
+    str,
+    typer.Argument(
+        help="As in its section: [plugins.NAME].", autocompletion=listed_names("plugins", "name")
+    ),
+]
+
 
 @option_groups
 def resume(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="As in its section: [plugins.NAME].",
-            autocompletion=listed_names("plugins", "name"),
-        ),
-    ],
+    name: PluginName,
     of: Annotated[
         str,
         typer.Option(

@@ -12,6 +12,7 @@ import pytest
 from lakemq.broker_core.api.errors import InterceptorFailed, InvalidRequest, Unavailable
 from lakemq.broker_core.api.types import ANONYMOUS, Columns, Principal
 from lakemq.broker_core.configuration.settings import InterceptorSettings
+from lakemq.broker_core.publishing import breaker
 from lakemq.broker_core.publishing.breaker import OVERRUN_WINDOW_S
 from lakemq.broker_core.publishing.interception import Interception
 
@@ -184,6 +185,18 @@ def test_it_comes_back_by_hand() -> None:
     assert len(bench.interception.resume("line")) == 2
     assert bench.send(b"a") == [[b"A"]]
     assert not bench.interception.resume("line")
+
+
+def test_what_is_remembered_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(breaker, "_STRIKES_MAX", 5)
+    bench = Bench(SETTINGS)
+    for number in range(20):
+        bench.fail(3, topic=f"t{number}")
+    found = bench.interception.quarantines()["line"]
+    assert [each.topic for each in found] == [f"t{number}" for number in range(15, 20)]
+    # What was forgotten begins anew.
+    bench.fail(3, topic="t0")
+    assert isinstance(bench.send(b"bad", topic="t0")[0], Unavailable)
 
 
 def test_zero_switches_both_off() -> None:
