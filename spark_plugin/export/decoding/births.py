@@ -28,6 +28,11 @@ them again."""
 _LOOK_BACK: Final = 20_000
 """Offsets of the first look backwards; each further one is four times as long."""
 
+_HELD_MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of births that one look found; those beyond are read again when a message follows them."""
+_NAME_CHARACTERS: Final = 64
+"""A longer name of a metric counts for several in the cache."""
+
 
 class StoredBirth(NamedTuple):
     """A birth message in the journal."""
@@ -70,7 +75,8 @@ class KnownBirths:
 
 
 class BirthCache:
-    """What births tell, by where they lie; bounded by their metrics. The least used ones go."""
+    """What births tell, by where they lie; bounded by their metrics and the length of their names.
+    The least used ones go."""
 
     def __init__(self, metrics_max: int = 500_000) -> None:
         self._metrics_max = metrics_max
@@ -95,7 +101,8 @@ class BirthCache:
 
 
 def _size(birth: Birth) -> int:
-    return 1 + len(birth.names) + len(birth.datatypes)
+    names = (*birth.names.values(), *birth.datatypes)
+    return 1 + sum(1 + len(name) // _NAME_CHARACTERS for name in names)
 
 
 @dataclass
@@ -162,14 +169,21 @@ class BirthLog:
         return True
 
     def _newest(self, start: int, end: int) -> dict[str, int]:
-        found: dict[str, StoredBirth] = {}
+        offsets: dict[str, int] = {}
+        held: dict[str, bytes] = {}
+        left = _HELD_MAX_BYTES
         for each in self.reader.births(start, end):
             place = _place(place_of(each.topic_name))
-            if place is not None:
-                found[place] = each
-        for each in found.values():
-            self.cache.put(self.partition, each.offset, birth_in(each.value))
-        return {place: each.offset for place, each in found.items()}
+            if place is None:
+                continue
+            offsets[place] = each.offset
+            left += len(held.pop(place, b""))
+            if len(each.value) <= left:
+                held[place] = each.value
+                left -= len(each.value)
+        for place, value in held.items():
+            self.cache.put(self.partition, offsets[place], birth_in(value))
+        return offsets
 
     def _birth_at(self, offset: int) -> Birth:
         birth = self.cache.get(self.partition, offset)

@@ -179,9 +179,24 @@ def test_the_cache_is_bounded_by_metrics() -> None:
         cache.put("p", offset, one)
     kept = [offset for offset in range(100) if cache.get("p", offset) is not None]
     assert kept == [97, 98, 99] and cache.get("q", 99) is None
+    cache.put("p", 99, Birth({1: "long" * 200}, {}))  # it is there already
+    cache.put("p", 200, Birth({1: "long" * 200}, {}))
+    assert [each for each in (97, 98, 99, 200) if cache.get("p", each) is not None] == [200]
     huge = Birth({number: "x" for number in range(100)}, {})
     cache.put("p", 100, huge)
     assert cache.get("p", 100) == huge and cache.get("p", 99) is None
+
+
+def test_what_one_look_holds_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(births, "_HELD_MAX_BYTES", 2 * len(birth(0)))
+    # The older one of `n0` takes no room once the newer one is seen.
+    nodes = (0, 0, 1, 2, 3)
+    journal = Journal(*[(f"spBv1.0/g/NBIRTH/n{node}", birth(node)) for node in nodes])
+    log = journal.log(5)
+    for _ in range(2):
+        for node in nodes:
+            assert log.find(of(f"g/NDATA/n{node}")) == told(node)
+    assert journal.read == [(0, 5), (3, 4), (4, 5)]
 
 
 @pytest.mark.parametrize(
