@@ -467,13 +467,14 @@ class SessionOwner:
         ledger, ended = hub.ledger, hub.ended
         assert ledger is not None and ended is not None
         stale: list[Session] = []
-        kept, failed = [], set()
+        kept: list[str] = []
+        failed: dict[str, None] = {}
         for one in rows:
             code, session = codes[one.client_id], hub.sessions.get(one.client_id)
             if code is Code.STALE and one.client_id in self._claiming:
                 code = Code.FAILED  # by this node's own claim, perhaps: the session stays
             if code is Code.FAILED:
-                failed.add(one.client_id)
+                failed[one.client_id] = None
                 continue
             kept.append(one.client_id)
             self._unkept.discard(one.client_id)
@@ -485,7 +486,7 @@ class SessionOwner:
         for session in stale:
             self._hub.counters.sessions_left += 1
             moving.lose(hub, session, now_ms)
-        alive = {one.client_id for one in rows if one.state is not None} - failed
+        alive = {one.client_id for one in rows if one.state is not None} - failed.keys()
         unanswered = ledger.done(alive, hub.delivered, now_ms, failed)
         hub.not_kept(unanswered, "the session's home can't keep it", now_ms)
         self.on_kept(kept)
@@ -520,15 +521,15 @@ class SessionOwner:
     async def announce(self, *, all_of_them: bool) -> None:
         """Tell homes what this node owns, unless they know: what it had before nodes shared
         sessions, or `all_of_them`, since it has registered again. Until they have heard of it."""
-        waiting = {
+        waiting = dict.fromkeys(
             one.client_id for one in self._hub.sessions.values() if all_of_them or not one.epoch
-        }
+        )
         while waiting:
             groups: dict[str, list[Owned]] = {}
             for client_id in list(waiting):
                 session = self._hub.sessions.get(client_id)
                 if session is None:
-                    waiting.discard(client_id)
+                    del waiting[client_id]
                     continue
                 urgent = session.will is not None
                 row = Owned(client_id, session.epoch, owner_of(session.principal), urgent)
@@ -542,7 +543,8 @@ class SessionOwner:
                     except (LakeMQError, BadSnapshot) as error:
                         _log.info("%s does not hear yet what this node has: %s", node, error)
                         continue
-                    waiting.difference_update(one.client_id for one in known)
+                    for one in known:
+                        waiting.pop(one.client_id, None)
                     self._know(known)
             if waiting:
                 await asyncio.sleep(_RETRY_MAX_MS / 1000)

@@ -317,7 +317,7 @@ class HomeTable:
     def nodes(self, lives: Mapping[str, int], now_ms: int) -> None:
         """Which nodes are alive now, and their broker epochs."""
         self._lives = dict(lives)
-        for node in self._awaited - lives.keys():
+        for node in sorted(self._awaited - lives.keys()):
             self.told(node)
         for client_id, entry in self.entries.items():
             if not self._lives_on(entry.owner):

@@ -113,7 +113,7 @@ class Hub:
         self.rights = Rights(self)
         self.session_table = SessionTable(self)
         self.sessions = self.session_table.sessions
-        self.connections: set[Peer] = set()
+        self.connections: dict[Peer, None] = {}
         self.outbox = Outbox()
         self.express: ExpressRoute | None = None
         """The way to other nodes; None: there is none."""

@@ -43,7 +43,7 @@ class RightsHub(Protocol):
     """The hub, as rights need it."""
 
     sessions: dict[str, Session]
-    connections: set[Peer]
+    connections: dict[Peer, None]
 
     @property
     def outbox(self) -> RightsOutbox:

@@ -203,7 +203,7 @@ class DelayLog(ChannelEvents):
                 waiting &= reached
             if not waiting and not self._hub.delays.under_way:
                 return
-            for node in waiting & reached:
+            for node in sorted(waiting & reached):
                 with suppress(LakeMQError):
                     await self._ask(node)
                     settled.add(node)

@@ -128,7 +128,7 @@ class MqttEngine:
         self.hub.rights.charge = broker.charge
         self.hub.rights.withdrawn_from = broker.ended
         self.links: dict[Peer, Link] = {}
-        self.paused: set[Link] = set()
+        self.paused: dict[Link, None] = {}
         """Links whose sockets are not read, until fewer of their publishes are being stored."""
         self._reader = RecordReader(self.hub.names)
         salvage = Salvage(self.hub.counters)

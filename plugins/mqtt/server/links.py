@@ -252,7 +252,7 @@ class SocketLink(asyncio.Protocol):
         self.transport.pause_reading()
         if connection.authenticating:
             return
-        engine.paused.add(self)
+        engine.paused[self] = None
         if connection.throttle is not None and connection.throttle.wait_ms:
             engine.later(connection.throttle.wait_ms / 1000, self._unthrottle)
 
@@ -290,7 +290,7 @@ class SocketLink(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         """Read from the socket again, if that was paused."""
-        self.engine.paused.discard(self)
+        self.engine.paused.pop(self, None)
         if self._paused and self.engine.reads and not self.transport.is_closing():
             self._paused = False
             self.transport.resume_reading()
@@ -390,5 +390,5 @@ class SocketLink(asyncio.Protocol):
         connection.lost(engine.now_ms())
         connection.out.clear()
         engine.forget(connection)
-        engine.paused.discard(self)
+        engine.paused.pop(self, None)
         engine.after()

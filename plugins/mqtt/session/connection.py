@@ -144,7 +144,7 @@ class Connection:
         """When silence has lasted too long."""
         self._begin_outflow()
         self._begin_inflow(now_ms)
-        hub.connections.add(self)
+        hub.connections[self] = None
 
     def _begin_outflow(self) -> None:
         self.out: list[bytes] = []
@@ -409,7 +409,7 @@ class Connection:
         # a will belongs to a connection that was let in
         with_will = with_will and self.state not in BEFORE_CONNACK
         self.state = State.CLOSED
-        self.hub.connections.discard(self)
+        self.hub.connections.pop(self, None)
         self.hub.rights.forget(self)
         self.pending.clear()
         self.connect = None

@@ -10,6 +10,7 @@ way, the next one gathers, so their number follows the disk, not the clients.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from itertools import islice
 from typing import NamedTuple
 
 from lakemq.plugins.mqtt.state.peer import Peer
@@ -40,8 +41,8 @@ class Ledger:
     def __init__(self) -> None:
         self.urgent: dict[str, list[Waiting]] = {}
         """Sessions to be written as soon as possible, and who waits for that."""
-        self.lazy: set[str] = set()
-        """Sessions to be written at the next checkpoint."""
+        self.lazy: dict[str, None] = {}
+        """Sessions to be written at the next checkpoint; who has waited longest is first."""
         self.writing: Writing | None = None
         self.written = 0
         """Session records written."""
@@ -59,7 +60,7 @@ class Ledger:
 
     def touch(self, client_id: str) -> None:
         """Write the session at the next checkpoint."""
-        self.lazy.add(client_id)
+        self.lazy[client_id] = None
 
     @property
     def due(self) -> bool:
@@ -69,7 +70,7 @@ class Ledger:
     def checkpoint(self, delivered: int, delivered_max: int, count_max: int) -> None:
         """Have lazy sessions written now, and those whose record is so old that a restart would
         have to read more than `delivered_max` records again; at most `count_max` of each."""
-        for client_id in list(self.lazy)[:count_max]:
+        for client_id in list(islice(self.lazy, count_max)):
             self.schedule_write(client_id)
         for client_id, age in list(self.ages.items())[:count_max]:
             if delivered - age < delivered_max:
@@ -79,7 +80,8 @@ class Ledger:
     def begin(self) -> Writing:
         """Take all urgent sessions; their state of this moment is what the caller writes."""
         self.writing = Writing(tuple(self.urgent), self.urgent)
-        self.lazy.difference_update(self.urgent)
+        for client_id in self.urgent:
+            self.lazy.pop(client_id, None)
         self.urgent = {}
         return self.writing
 
@@ -114,13 +116,13 @@ class Ledger:
     def forget(self, client_id: str) -> None:
         """The session is another node's."""
         self.urgent.pop(client_id, None)
-        self.lazy.discard(client_id)
+        self.lazy.pop(client_id, None)
         self.ages.pop(client_id, None)
 
     def _again(self, writing: Writing, failed: Collection[str]) -> list[Peer]:
         # Not urgent, which would try again at once and in a loop: storage that failed gets until
         # the next checkpoint.
-        self.lazy.update(failed)
+        self.lazy.update(dict.fromkeys(failed))
         waiting = (each for client_id in failed for each in writing.waiting[client_id])
         return [each.connection for each in waiting if each.connection is not None]
 

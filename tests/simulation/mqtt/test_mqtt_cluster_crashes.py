@@ -11,7 +11,10 @@ one at a time, and runs break.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -357,6 +360,10 @@ def is_known(copy: Copy, again: Sent) -> bool:
 
 @pytest.fixture(autouse=True)
 def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_virtual_clock(monkeypatch)
+
+
+def use_virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "time", Clock)
     monkeypatch.setattr(home, "time", Clock)
     monkeypatch.setattr(home, "PARTITIONS", 4)
@@ -377,6 +384,25 @@ def run(seed: int) -> Run:
 @pytest.mark.parametrize("seed", seeds(12))
 def test_promises_hold(seed: int) -> None:
     run(seed)
+
+
+def test_a_seed_repeats_itself() -> None:
+    """Else a failure could not be looked into. Hash order must not matter."""
+    script = (
+        "import pytest; from tests.simulation.mqtt import test_mqtt_cluster_crashes as it;"
+        "it.use_virtual_clock(pytest.MonkeyPatch()); r = it.run(2);"
+        "print(r.moves, r.kills, r.log(), r.subscriber.taken)"
+    )
+    outcomes = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": str(number)},
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+        for number in (1, 2)
+    }
+    assert len(outcomes) == 1
 
 
 def _any_member(self: Sharing, key: GroupKey, place: Place) -> bool:
