@@ -357,7 +357,7 @@ async def test_brokers_that_do_not_answer_are_waited_for(
     away = ["at first", "still"]
     describe = Connection.describe_topic
 
-    async def describe_topic(connection: Connection, name: str) -> lakemq.TopicOffsets:
+    async def describe_topic(connection: Connection, name: str, **_: object) -> lakemq.TopicOffsets:
         if away:
             raise lakemq.Unavailable(away.pop())
         return await describe(connection, name)

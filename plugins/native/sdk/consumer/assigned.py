@@ -35,6 +35,7 @@ from lakemq.plugins.native.sdk.consumer.starts import (
     Where,
     check_mapping,
     first_offsets,
+    told_offsets,
     where_of,
 )
 from lakemq.plugins.native.sdk.group.group_stream import GroupStream, now_ms
@@ -43,6 +44,10 @@ from lakemq.plugins.native.sdk.group.membership import Grant
 from lakemq.plugins.native.sdk.net.connection import Connection
 
 _log: Final = logging.getLogger("lakemq.sdk")
+_LEADERS_S: Final = 2.0
+"""How long partitions of leaders that answer wait for the word of the others."""
+_AGAIN_MS: Final = 2000.0
+"""How long it takes until leaders that said nothing are asked again."""
 
 
 class AssignedPartitions:
@@ -75,6 +80,7 @@ class AssignedPartitions:
         self._start, self._callbacks, self._counters = start, callbacks, counters
         self._commit_interval_ms = commit_interval_ms
         self._next_commit_ms = 0.0
+        self._take_again_ms = 0.0
 
     def begin(self) -> None:
         """The first automatic commit is due an interval from now."""
@@ -145,39 +151,46 @@ class AssignedPartitions:
         self.fetch.restart(kept)
 
     async def _took(self, assigned: Mapping[TopicPartition, Grant]) -> bool:
-        """False: brokers do not answer now. What is read already goes on meanwhile."""
+        """False: of some no broker answers now. What is read already goes on meanwhile."""
+        if now_ms() < self._take_again_ms:
+            return False
         try:
-            await self._take(assigned)
+            return await self._take(assigned)
         except LakeMQError as error:
             if not error.retriable:
                 raise
             _log.info("%d assigned partitions can't be read yet: %s", len(assigned), error)
             return False
-        return True
 
-    async def _take(self, assigned: Mapping[TopicPartition, Grant]) -> None:
+    async def _take(self, assigned: Mapping[TopicPartition, Grant]) -> bool:
+        """Begin with all but those whose leader does not tell where; whether there are none."""
         found: dict[TopicPartition, Reading] = {}
         for topic in sorted({at.topic for at in assigned}):
-            described = await self._connection.describe_topic(topic)
+            described = await self._connection.describe_topic(topic, leaders_s=_LEADERS_S)
             mine = {at.partition: each for at, each in assigned.items() if at.topic == topic}
             fresh = {number: where_of(self._start, TopicPartition(topic, number))
                      for number, each in mine.items() if each.committed < 0}  # fmt: skip
-            firsts = await first_offsets(self._connection, described, fresh)
+            firsts = await told_offsets(self._connection, described, fresh)
             for number, grant in mine.items():
-                first = firsts.get(number, grant.committed)
-                found[TopicPartition(topic, number)] = Reading(described.topic_id, first)
+                if number in firsts or number not in fresh:
+                    first = firsts.get(number, grant.committed)
+                    found[TopicPartition(topic, number)] = Reading(described.topic_id, first)
         for place, reading in found.items():
             self.positions.take(place, reading.position)
         readings = {**self.fetch.places, **found}
         # `taken` keeps only grants that still hold: `describe_topic` awaited.
-        self.membership.taken(assigned)
-        for place in assigned.keys() - self.membership.held.keys():
+        self.membership.taken({place: assigned[place] for place in found})
+        for place in found.keys() - self.membership.held.keys():
             self.positions.drop([place])  # taken back while we asked
             del readings[place]
         self.fetch.restart(readings)
-        taken = frozenset(assigned.keys() & self.positions.at.keys())
+        taken = frozenset(found.keys() & self.positions.at.keys())
         if taken:
             await self.call("assigned", taken)
+        if waiting := assigned.keys() - found.keys():
+            self._take_again_ms = now_ms() + _AGAIN_MS
+            _log.info("no node tells where %d assigned partitions begin", len(waiting))
+        return not waiting
 
     async def call(self, name: str, places: Partitions) -> None:
         """Tell the application: `assigned`, `revoked` or `lost`."""

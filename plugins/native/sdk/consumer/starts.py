@@ -58,10 +58,10 @@ def _check(where: object, name: str = "start") -> None:
     first_offset(where, 0, 0, name)
 
 
-async def first_offsets(
+async def told_offsets(
     connection: Connection, described: TopicOffsets, wanted: Mapping[int, Where]
 ) -> dict[int, int]:
-    """Partition -> offset to begin at. Raises UnknownPartition."""
+    """Partition -> offset to begin at, of those whose leader tells it. Raises UnknownPartition."""
     found = {each.partition: each for each in described.partitions}
     for number in wanted:
         if number not in found:
@@ -76,19 +76,33 @@ async def first_offsets(
     starts = {}
     for number, where in wanted.items():
         if isinstance(where, datetime):
-            if number not in at_moment[where]:
-                raise Unavailable(f"no node tells offsets of {described.name} partition {number}")
-            starts[number] = at_moment[where][number]
-        else:
+            if number in at_moment[where]:
+                starts[number] = at_moment[where][number]
+        elif where != "latest" or found[number].state not in _NOT_TOLD:
             low, high = found[number].log_start_offset, found[number].high_watermark
             starts[number] = first_offset(where, low, high)
+    return starts
+
+
+async def first_offsets(
+    connection: Connection, described: TopicOffsets, wanted: Mapping[int, Where]
+) -> dict[int, int]:
+    """Partition -> offset to begin at. Raises UnknownPartition; Unavailable: no leader tells it."""
+    starts = await told_offsets(connection, described, wanted)
+    for each in described.partitions:
+        if each.partition in wanted and each.partition not in starts:
+            why = each.detail or "no node leads it"
+            raise Unavailable(
+                f"no node tells offsets of {described.name} partition {each.partition}: {why}"
+            )
     return starts
 
 
 async def consume_starts(
     connection: Connection, topic: str, partition: int | None, start: Where
 ) -> dict[int, int]:
-    """Offset to begin at of all partitions of a topic, or of one. Raises UnknownPartition."""
+    """Offset to begin at of all partitions of a topic, or of one. Raises UnknownPartition,
+    Unavailable."""
     _check(start)
     described = await connection.describe_topic(topic)
     numbers = (
@@ -132,7 +146,7 @@ async def scan_bounds(
 async def given_starts(
     connection: Connection, topic: str, starts: Mapping[int, Where]
 ) -> dict[int, int]:
-    """Offset to begin at of each of these partitions."""
+    """Offset to begin at of each of these partitions. Raises as `first_offsets`."""
     offsets = {number: where for number, where in starts.items() if isinstance(where, int)}
     others = {number: where for number, where in starts.items() if number not in offsets}
     if others:
