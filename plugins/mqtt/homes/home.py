@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import LakeMQError, Unavailable
@@ -54,6 +54,7 @@ _ASKS_MAX: Final = 30
 """How often an owner that does not answer is told to let go."""
 
 _rng: Final = random.Random()
+_Answer = TypeVar("_Answer")
 
 Question = Callable[[str, bytes, float], Awaitable[bytes]]
 """Asks a node, this one too: node, request, seconds."""
@@ -249,8 +250,8 @@ class Home:
                 future.set_result(Outcome(Code.DONE, one.epoch, kept, one.here, state))
             else:
                 self._begin(self._read(one, future))
-        for node, some in asks.items():
-            self._begin(self._let_go(place, node, some))
+        for some in asks.values():
+            self._begin(self._let_go(place, some))
             self._later(LET_GO_MS, place)
             self._later(UNKEPT_MS, place)
 
@@ -268,25 +269,34 @@ class Home:
         if not future.done():
             future.set_result(outcome)
 
-    async def _let_go(self, place: _Place, node: str, asks: Sequence[Ask]) -> None:
-        """Have a node let go of sessions. It is told again and again: its connections must end,
-        though the sessions be granted by then."""
-        rows = [Asked(one.client_id, one.epoch, one.ends) for one in asks]
-        states: Sequence[bytes | None] = [None] * len(rows)
+    async def _let_go(self, place: _Place, asks: Sequence[Ask]) -> None:
+        """Have their owner let go of sessions. It is told again and again: its connections must
+        end, though the sessions be granted by then."""
+        owner = asks[0].owner
+        asked = frames.asks_bytes([Asked(one.client_id, one.epoch, one.ends) for one in asks])
+        found = await self._insist(owner, asked, lambda data: frames.read_states(data, len(asks)))
+        unused: list[Known] = []
+        for one, state in zip(asks, found or [None] * len(asks), strict=True):
+            if not place.table.let_go(one.client_id, one.epoch, state) and state:
+                unused.append(Known(one.client_id, one.epoch, 0))
+        self._carry_out(place)
+        if unused:
+            await self._insist(owner, frames.known_bytes(unused, Kind.KNOWN), bool)
+
+    async def _insist(
+        self, owner: Owner, asked: bytes, read: Callable[[bytes], _Answer]
+    ) -> _Answer | None:
+        """Ask a node again and again while it lives on; None: it gives no answer."""
         backoff = Backoff(_ASK_AGAIN_FIRST_MS, _ASK_AGAIN_MAX_MS, _rng.random)
         for _ in range(_ASKS_MAX):
-            if self._lives().get(node) != asks[0].owner.life:
+            if self._lives().get(owner.node) != owner.life:
                 break
             try:
-                answer = await self._ask(node, frames.asks_bytes(rows), 2 * LET_GO_MS / 1000)
-                states = frames.read_states(answer, len(rows))
-                break
+                return read(await self._ask(owner.node, asked, 2 * LET_GO_MS / 1000))
             except (LakeMQError, BadSnapshot) as error:
-                _log.info("%s does not let go of %d session(s) yet: %s", node, len(rows), error)
+                _log.info("%s does not let go of sessions yet: %s", owner.node, error)
                 await asyncio.sleep(backoff.next_s())
-        for one, state in zip(asks, states, strict=True):
-            place.table.let_go(one.client_id, one.epoch, state)
-        self._carry_out(place)
+        return None
 
     # -- what is kept
 

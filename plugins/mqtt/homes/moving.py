@@ -20,6 +20,8 @@ from lakemq.plugins.mqtt.state.snapshots import SessionState, session_bytes
 from lakemq.plugins.mqtt.wire.messages import Place
 from lakemq.plugins.mqtt.wire.reasons import Reason
 
+STATE_MAX_BYTES = 3 * 1024 * 1024
+"""Of a session: more fits no message between nodes."""
 PAGE_ROWS = 2048
 """About how many sessions a page of `owned` has."""
 _ELSEWHERE = "the client connected elsewhere"
@@ -61,7 +63,8 @@ def is_settled(session: Session) -> bool:
 def hand_over(hub: Hub, asked: Asked, session: Session | None, now_ms: int) -> bytes | None:
     """The state of a session that this node has let go of; empty: it has ended here; None: it is as
     its home has kept it, and who gets it finds what else was stored for it. This node never had it,
-    or does not know either: what is being stored, or an owner that is gone had stored."""
+    or does not know either: what is being stored, or an owner that is gone had stored. Or its
+    state is too large."""
     if session is None or hub.sessions.get(asked.client_id) is not session:
         ended = hub.ended or {}
         if asked.client_id not in ended:
@@ -76,6 +79,8 @@ def hand_over(hub: Hub, asked: Asked, session: Session | None, now_ms: int) -> b
         if coming or not is_settled(session)
         else session_bytes(session, hub.positions_of(session))
     )
+    if state is not None and len(state) > STATE_MAX_BYTES:
+        state = None
     hub.session_table.drop(session, now_ms, handed_over=state is not None)
     return state
 

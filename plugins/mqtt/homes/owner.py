@@ -17,7 +17,8 @@ from lakemq.broker_core.api.errors import LakeMQError, Unavailable
 from lakemq.broker_core.api.limits.user_shares import owner_of
 from lakemq.plugins.mqtt.homes import frames, moving
 from lakemq.plugins.mqtt.homes.frames import Asked, Code, Kind, Outcome, Saved
-from lakemq.plugins.mqtt.homes.moving import Arriving
+from lakemq.plugins.mqtt.homes.handed_over import HandedOver
+from lakemq.plugins.mqtt.homes.moving import STATE_MAX_BYTES, Arriving
 from lakemq.plugins.mqtt.homes.table import Claim, Known, Owned, Owner
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.session.connecting import claim_refused, claimed
@@ -36,8 +37,6 @@ SAVE_WAIT_S: Final = 5.0
 LET_IN_S: Final = 5.0
 """How long CONNACK waits for the journal: a partition may have no leader."""
 _CALL_S: Final = 3.0
-_STATE_MAX_BYTES: Final = 3 * 1024 * 1024
-"""Of a session: more fits no message between nodes."""
 _KEPT_S: Final = 0.7
 """How long what is let go of may wait for its home to keep it; then the home asks again."""
 _SETTLE_S: Final = 0.3
@@ -94,6 +93,7 @@ class SessionOwner:
         self._begin = begin
         self._after = after
         self._now_ms = now_ms
+        self.handed_over = HandedOver(hub)
         self._number = now_ms()
         self._owned: moving.OwnedSessions | None = None
         """None: no home has asked yet."""
@@ -377,9 +377,14 @@ class SessionOwner:
             await asyncio.sleep(0.005)
         states = []
         for one, session in zip(asked, sessions, strict=True):
+            # Its home asks again: the answer did not come there.
+            self.handed_over.unused(one.client_id, one.epoch, self._now_ms())
             state = moving.hand_over(self._hub, one, session, self._now_ms())
+            if state and session is not None:
+                self.handed_over.note(session, one.epoch, self._now_ms())
             self._hub.counters.sessions_left += state is not None
-            states.append(state if state is None or len(state) <= _STATE_MAX_BYTES else None)
+            states.append(state)
+        self._after()
         self.on_kept([one.client_id for one in asked])
         return frames.states_bytes(states)
 
@@ -417,7 +422,7 @@ class SessionOwner:
     async def _save(self, rows: list[Saved]) -> None:
         newest = {one.client_id: one for one in rows}
         codes = dict.fromkeys(newest, Code.FAILED)
-        waiting = [one for one in rows if one.state is None or len(one.state) <= _STATE_MAX_BYTES]
+        waiting = [one for one in rows if one.state is None or len(one.state) <= STATE_MAX_BYTES]
         loop, backoff = (
             asyncio.get_running_loop(),
             Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random),
@@ -510,6 +515,9 @@ class SessionOwner:
 
     def _know(self, known: Sequence[Known]) -> None:
         self._hub.counters.sessions_left += moving.left_behind(self._hub, known, self._now_ms())
+        for one in known:
+            if not one.epoch:
+                self.handed_over.unused(one.client_id, one.told, self._now_ms())
         self.on_kept([one.client_id for one in known if not one.epoch])
         self._after()
 

@@ -151,6 +151,7 @@ class SharedSessions(ChannelEvents):
             self._share_if_possible()
             return
         self.owner.adopt(self.home.orphans())
+        self.owner.handed_over.tick(self._now_ms())
         self.exclusive.tick()
         self._drain()
         self._look_at_registration()

@@ -263,13 +263,15 @@ class HomeTable:
     def _lives_on(self, owner: Owner) -> bool:
         return self._lives.get(owner.node, owner.life + 1) <= owner.life
 
-    def let_go(self, client_id: str, epoch: int, state: bytes | None) -> None:
-        """The owner in that epoch has let go; None: it can't be reached, or knows nothing of it."""
+    def let_go(self, client_id: str, epoch: int, state: bytes | None) -> bool:
+        """The owner in that epoch has let go; None: it can't be reached, or knows nothing of it.
+        Whether a claim has waited for that: else the state goes nowhere."""
         waiting, entry = self._pending.get(client_id), self.entries.get(client_id)
         if waiting is None or entry is None or entry.epoch != epoch:
-            return
+            return False
         del self._pending[client_id]
         self._grant(waiting.number, waiting.claim, here=False, state=state)
+        return True
 
     def _grant(self, number: int, claim: Claim, *, here: bool, state: bytes | None) -> None:
         before, epoch = self.entries.get(claim.client_id), self._next_epoch()

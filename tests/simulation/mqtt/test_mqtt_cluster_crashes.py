@@ -417,7 +417,7 @@ def _keeps_nothing(self: Sharing, group: Any, one: Any) -> None:
     return
 
 
-def _hands_nothing_on(self: SessionTable, session: Session, now_ms: int) -> None:
+def _hands_nothing_on(self: SessionTable, unfinished: Any, now_ms: int) -> None:
     return
 
 
@@ -425,7 +425,7 @@ def _hands_nothing_on(self: SessionTable, session: Session, now_ms: int) -> None
     ("what", "name", "broken", "seed"),
     [
         (Sharing, "has_had", _any_member, 13),
-        (SessionTable, "_hand_on", _hands_nothing_on, 11),
+        (SessionTable, "hand_on", _hands_nothing_on, 11),
         (Sharing, "_keep", _keeps_nothing, 1),
         (SharedGroups, "_takes", _all_nodes, 0),
     ],

@@ -6,7 +6,7 @@ A session belongs to the principal that began it, and lives as long as its clien
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
@@ -192,7 +192,7 @@ class SessionTable:
             ledger.schedule_write(session.client_id)
         self.publish_will(session, now_ms)
         if self._unsubscribe(session):
-            self._hand_on(session, now_ms)
+            self.hand_on(session.outbound.unfinished(), now_ms)
 
     def _unsubscribe(self, session: Session) -> bool:
         """End all subscriptions; whether the session was a member of groups."""
@@ -201,11 +201,15 @@ class SessionTable:
             self._hub.unsubscribe(session, text)
         return shared
 
-    def _hand_on(self, session: Session, now_ms: int) -> None:
+    def hand_on(self, unfinished: Iterable[Delivery], now_ms: int) -> None:
         """Give what a member of shared groups leaves unfinished to the other members."""
-        for delivery in list(session.outbound.unfinished()):
-            group, message = delivery.shared, delivery.message
-            if not isinstance(group, Group):
+        for delivery in list(unfinished):
+            shared, message = delivery.shared, delivery.message
+            if not isinstance(shared, Group):
+                continue
+            # A session that came from another node got it in an index of its own.
+            group = self._hub.index.group(shared.name, shared.topic_filter)
+            if group is None:
                 continue
             chosen = group.pick(message, self._hub.strategy, group.keepers() or None)
             if message is not None:
@@ -241,7 +245,7 @@ class SessionTable:
         if self._hub.ledger is not None:
             self._hub.ledger.forget(session.client_id)
         if shared and not handed_over:
-            self._hand_on(session, now_ms)
+            self.hand_on(session.outbound.unfinished(), now_ms)
 
     def resettle(self, session: Session, now_ms: int) -> None:
         """After a restart: the session's connection, if it had one, is gone since now."""

@@ -72,9 +72,9 @@ def test_an_owner_lets_go_before_another_gets_the_session() -> None:
     home = table()
     first = kept(home, A)
     assert claim(home, B, clean=True) == [Ask("x", A, first.epoch, ends=True)]
-    home.let_go("x", first.epoch - 1, b"late")
+    assert not home.let_go("x", first.epoch - 1, b"late")
     assert home.take() == []
-    home.let_go("x", first.epoch, b"state")
+    assert home.let_go("x", first.epoch, b"state")
     second = granted(home.take())
     assert (second.state, second.offset, second.clean) == (b"state", 7, True)
     assert not home.owned_by("x", first.epoch, "a")
@@ -201,7 +201,7 @@ def test_a_new_home_has_one_of_two_owners_let_go() -> None:
         assert (home.entries["x"].owner, home.entries["x"].epoch) == (B, 6)
         assert home.take() == [Ask("x", owner, 5, ends=False) for owner in asked]
         assert bool(known.epoch) is bool(asked)
-        home.let_go("x", 5, b"")
+        assert not home.let_go("x", 5, b"state")
         assert (home.entries["x"].owner, home.take()) == (B, [])
 
 

@@ -264,6 +264,36 @@ def test_what_a_member_of_a_group_was_given_goes_to_others_unless_it_is_handed_o
     assert taken(other) == ([] if asked else [1])
 
 
+def test_what_a_member_was_given_on_its_way_goes_to_others_too() -> None:
+    """It comes from another node, gets what came meanwhile, and is lost here."""
+    here, there = bench(), bench()
+    subscribe(here, connect(here, "x", 1), "$share/g/a/#")
+    state = moving.hand_over(here.hub, Asked("x", 1, False), here.hub.sessions["x"], NOW)
+    assert state
+    arriving = Arriving(read_session("x", state), 2, unclean=False, ends=False)
+    moving.take_over(there.hub, [arriving], lambda now_ms: None, {}, NOW)
+    (catch_up,) = there.hub.histories
+    assert isinstance(catch_up, CatchUp)
+    catch_up.deliver(message(1), NOW)
+    catch_up.arrived(there.hub, NOW)
+    subscribe(there, connect(there, "y", 1), "$share/g/a/#")
+    moving.lose(there.hub, there.hub.sessions["x"], NOW)
+    (given,) = there.hub.sessions["y"].outbound.unfinished()
+    assert given.place == message(1).place
+
+
+def test_a_state_that_no_message_holds_is_not_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = bench()
+    subscribe(node, connect(node, "x", 1), "$share/g/a/#")
+    node.hub.route(message(1), NOW)
+    other = connect(node, "y", 1)
+    subscribe(node, other, "$share/g/a/#")
+    monkeypatch.setattr(moving, "STATE_MAX_BYTES", 10)
+    session = node.hub.sessions["x"]
+    assert moving.hand_over(node.hub, Asked("x", 1, False), session, NOW) is None
+    assert taken(other) == [1]
+
+
 def test_who_has_just_come_had_no_part_in_what_came_before() -> None:
     """A message fell to a node that is gone by now; a member that came here since then does not
     stand for the one that comes now. Seed 17 of the simulation of whole engines."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakemq.plugins.mqtt.homes.owner import _STATE_MAX_BYTES
+from lakemq.plugins.mqtt.homes.moving import STATE_MAX_BYTES
 from lakemq.plugins.mqtt.limits import SHARED_INCOMING_MAX, SHARED_SUBSCRIPTIONS_MAX_BYTES
 from lakemq.plugins.mqtt.session import publishing
 from lakemq.plugins.mqtt.state.delivery import QUEUE_KEPT_MAX, Delivery
@@ -97,4 +97,4 @@ def test_what_is_at_all_bounds_can_be_handed_over() -> None:
     ]
     session.outbound.restore([], queue)
     positions = {("telemetry", number): 10**12 for number in range(1000)}
-    assert len(session_bytes(session, positions)) < _STATE_MAX_BYTES
+    assert len(session_bytes(session, positions)) < STATE_MAX_BYTES
