@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import ssl
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final
@@ -93,30 +94,35 @@ def bench(
     if mqtt and not (host and port.isdecimal()):
         fail(f"--mqtt {mqtt!r}: it takes HOST:PORT", ExitCode.USAGE)
     name = _TOPIC + secrets.token_hex(4)
-    ended: list[int] = []
-
-    def end(number: int, _: object) -> None:
-        ended.append(number)
-        signal.raise_signal(signal.SIGINT)
-
-    # SIGTERM unwinds as Ctrl-C does, so that the topic is deleted.
-    before = signal.signal(signal.SIGTERM, end)
     outcomes: dict[str, Outcome] = {}
     meanings = {"native": _MEANINGS[acks]}
     try:
-        outcomes["native"] = asyncio.run(_native(broker, name, partitions, acks, load, keep))
+        outcomes["native"] = _run(_native(broker, name, partitions, acks, load, keep))
         if mqtt:
-            outcomes["mqtt"] = asyncio.run(_mqtt(host, int(port), broker, name, load))
+            outcomes["mqtt"] = _run(_mqtt(host, int(port), broker, name, load))
             meanings["mqtt"] = _PUBACK
     except (LakeMQError, OSError) as error:
         fail(str(error) or "no answer in time", cause=error)
     except KeyboardInterrupt:
-        raise typer.Exit(128 + (ended or [signal.SIGINT])[0]) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        raise typer.Exit(128 + signal.SIGINT) from None
+    except asyncio.CancelledError:
+        raise typer.Exit(128 + signal.SIGTERM) from None
     _print(outcomes, meanings, name, load)
     if any(each.failed or each.unanswered for each in outcomes.values()):
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _run(work: Coroutine[None, None, Outcome]) -> Outcome:
+    """SIGTERM cancels it, as Ctrl-C does, so that the topic is deleted: where Ctrl-C is ignored, as
+    by what a script runs in the background, too."""
+
+    async def ended_by_sigterm() -> Outcome:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    return asyncio.run(ended_by_sigterm())
 
 
 async def _native(

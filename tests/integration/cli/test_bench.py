@@ -48,9 +48,15 @@ def test_what_an_ack_means_and_what_is_kept(node: NodeProcess, client: lakemq.Sy
     client.delete_topic(kept)
 
 
-def test_ended_early_it_deletes_its_topic(node: NodeProcess, client: lakemq.SyncClient) -> None:
+@pytest.mark.parametrize("ctrl_c", [signal.SIG_DFL, signal.SIG_IGN], ids=["typed", "background"])
+def test_ended_early_it_deletes_its_topic(
+    node: NodeProcess, client: lakemq.SyncClient, ctrl_c: signal.Handlers
+) -> None:
+    """Ctrl-C is ignored by what a script runs in the background."""
     words = (LAKEMQ, "bench", "-s", "600", "-r", "10", "--bootstrap", node.native)
+    before = signal.signal(signal.SIGINT, ctrl_c)
     process = subprocess.Popen(words)
+    signal.signal(signal.SIGINT, before)
     try:
         deadline = time.monotonic() + 60
         while not topics(client):
