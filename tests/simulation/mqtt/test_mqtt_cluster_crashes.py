@@ -422,25 +422,27 @@ def _hands_nothing_on(self: SessionTable, unfinished: Any, now_ms: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "name", "broken", "seed"),
+    ("what", "name", "broken", "some"),
     [
-        (Sharing, "has_had", _any_member, 13),
-        (SessionTable, "hand_on", _hands_nothing_on, 11),
-        (Sharing, "_keep", _keeps_nothing, 1),
-        (SharedGroups, "_takes", _all_nodes, 0),
+        (Sharing, "has_had", _any_member, (58, 106, 190)),
+        (SessionTable, "hand_on", _hands_nothing_on, (11, 35)),
+        (Sharing, "_keep", _keeps_nothing, (8, 6, 3)),
+        (SharedGroups, "_takes", _all_nodes, (10, 5, 0)),
     ],
     ids=["who-has-just-come", "hands-nothing-on", "keeps-nothing", "all-nodes"],
 )  # fmt: skip
 def test_groups_need_each_rule(
-    what: type, name: str, broken: Any, seed: int, monkeypatch: pytest.MonkeyPatch
+    what: type, name: str, broken: Any, some: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A member that has just come stands for one whose node died before; what a node gave to a
     session that it had lost stays there; nothing is kept of what falls to other nodes; all nodes
-    deliver to a member."""
+    deliver to a member. One seed in 30 finds the first two: the first of `some` does, and others
+    stand by for when a change of the product makes other lives of it."""
     monkeypatch.setattr(what, name, broken)
-    with pytest.raises(AssertionError, match="member"):
-        for each in (seed, *range(40)):
-            run(each)
+    monkeypatch.setattr(Run, "check", lambda self: None)  # of anything but groups
+    with pytest.raises(AssertionError, match="no member got|several members got"):
+        for seed in some:
+            run(seed)
 
 
 def _stays(hub: Hub, asked: Asked, now_ms: int) -> Session | None:
