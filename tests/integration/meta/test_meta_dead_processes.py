@@ -13,11 +13,12 @@ from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.remote.control_calls import HeartbeatReport
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import NodeRegistration
+from lakemq.meta_service.control import failure_detector
 from lakemq.meta_service.control.dead_processes import REOPEN_S
-from lakemq.meta_service.control.failure_detector import HEARTBEAT_TIMEOUT_S
 from lakemq.meta_service.server.member import MetaMember
 
 BEAT_S = 0.2
+NEVER_S = 3600.0
 
 
 class Broker:
@@ -53,6 +54,11 @@ class Broker:
         await self.client.close()
 
 
+@pytest.fixture(autouse=True)
+def missing_heartbeats_fence_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_detector, "HEARTBEAT_TIMEOUT_S", NEVER_S)
+
+
 @pytest.fixture
 async def member(tmp_path: Path) -> AsyncIterator[MetaMember]:
     member = MetaMember(
@@ -71,15 +77,14 @@ async def test_a_dead_process_is_fenced_at_once(member: MetaMember) -> None:
     dead, witness = (Broker(member.addresses()["meta"], name) for name in ("a", "b"))
     for broker in (dead, witness):
         await broker.start()
-    await dead.stop()
     ended_s = time.monotonic()
+    await dead.stop()
     witness.refusing = [("a", dead.epoch)]
     witness.soon.set()
     while await state_of(witness, "a") == "active":
-        assert time.monotonic() < ended_s + 20
+        assert time.monotonic() < ended_s + 60
         await asyncio.sleep(0.02)
-    took_s = time.monotonic() - ended_s
-    assert REOPEN_S - 0.1 < took_s < HEARTBEAT_TIMEOUT_S - BEAT_S
+    assert time.monotonic() - ended_s >= REOPEN_S
     await witness.stop()
 
 
