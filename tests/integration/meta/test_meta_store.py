@@ -42,7 +42,7 @@ _batches = st.lists(st.dictionaries(_keys, st.none() | st.binary(max_size=3), ma
 
 
 @given(_batches, st.lists(st.binary(max_size=2), max_size=4))
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 def test_the_store_is_the_one_that_simulations_use(
     store: Store, batches: list[dict[bytes, bytes | None]], prefixes: list[bytes]
 ) -> None:
