@@ -49,6 +49,8 @@ class _Kept(NamedTuple):
     message: Message
     views: tuple[View, ...]
     """Those that counted then, without nodes that have had no members since."""
+    there: frozenset[str]
+    """Nodes that have had members since then, connected or not."""
 
 
 class _Shared:
@@ -123,7 +125,8 @@ class Sharing:
         if any(self._picks(one, key, message) for one in views):
             return True
         self._keeping[key] = None
-        self._keep(group, _Kept(now_ms, message, views))
+        views = tuple(one for one in views if one)
+        self._keep(group, _Kept(now_ms, message, views, group.there))
         return False
 
     def has_had(self, key: GroupKey, place: Place) -> bool:
@@ -179,19 +182,19 @@ class Sharing:
 
     def _look_again(self, key: GroupKey, group: _Shared, now_ms: int) -> None:
         """Messages of the last moments, and older ones of a node without members, may be ours now.
-        What fell to such a node falls to another one that has had members since it came: who loses
-        them forgets what it kept."""
-        there = group.there
+        What fell to such a node falls to another one that has had members since it came, of those
+        that it might have fallen to if there is one: who loses them forgets what it kept."""
         kept, group.kept = group.kept, deque()
         for one in kept:
             self._kept_count -= 1
             self._kept_bytes -= one.message.size_bytes
-            views = tuple(tuple(each for each in view if each[0] in there) for view in one.views)
+            there = one.there & group.there
+            views = tuple(_left(view, group.there, there) for view in one.views)
             recent = (group.view,) if now_ms - one.at_ms < OVERLAP_MS else ()
             if any(self._picks(view, key, one.message) for view in (*views, *recent)):
                 self._missed.append(Missed(key, one.message))
             else:
-                self._keep(group, one._replace(views=views))
+                self._keep(group, one._replace(views=views, there=there))
 
     def _picks(self, view: View, key: GroupKey, message: Message) -> bool:
         return _pick(view, self._text(key, message)) == self._node_id
@@ -221,6 +224,13 @@ class Sharing:
     def _drop_oldest(self, group: _Shared) -> None:
         self._kept_count -= 1
         self._kept_bytes -= group.kept.popleft().message.size_bytes
+
+
+def _left(view: View, there: frozenset[str], since: frozenset[str]) -> View:
+    """A view without nodes that are not `there` any more; if that leaves none, all nodes that have
+    had members `since` the message came."""
+    found = tuple(each for each in view if each[0] in there)
+    return found or tuple((node, 1) for node in sorted(since))
 
 
 def _pick(view: View, what: str) -> str:
