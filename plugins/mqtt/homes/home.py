@@ -35,6 +35,7 @@ from lakemq.plugins.mqtt.homes.table import (
     Known,
     Owned,
     Owner,
+    Unused,
 )
 from lakemq.plugins.mqtt.state.stored_values import BadSnapshot
 
@@ -236,9 +237,13 @@ class Home:
     def _carry_out(self, place: _Place) -> None:
         """Do what the table has decided."""
         asks: dict[str, list[Ask]] = {}
+        unused: dict[Owner, list[Known]] = {}
         for one in place.table.take():
             if isinstance(one, Ask):
                 asks.setdefault(one.owner.node, []).append(one)
+                continue
+            if isinstance(one, Unused):
+                unused.setdefault(one.owner, []).append(Known(one.client_id, one.epoch, 0))
                 continue
             future = place.waiting.pop(one.number, None)
             if future is None or future.done():
@@ -254,6 +259,8 @@ class Home:
             self._begin(self._let_go(place, some))
             self._later(LET_GO_MS, place)
             self._later(UNKEPT_MS, place)
+        for owner, known in unused.items():
+            self._begin(self._tell_unused(owner, known))
 
     async def _read(self, granted: Granted, future: asyncio.Future[Outcome]) -> None:
         """Answer with what is kept of the session."""
@@ -280,8 +287,13 @@ class Home:
             if not place.table.let_go(one.client_id, one.epoch, state) and state:
                 unused.append(Known(one.client_id, one.epoch, 0))
         self._carry_out(place)
-        if unused:
-            await self._insist(owner, frames.known_bytes(unused, Kind.KNOWN), bool)
+        await self._tell_unused(owner, unused)
+
+    async def _tell_unused(self, owner: Owner, known: Sequence[Known]) -> None:
+        """States that a node handed over in these epochs went nowhere."""
+        for start in range(0, len(known), frames.ROWS_MAX):
+            some = known[start : start + frames.ROWS_MAX]
+            await self._insist(owner, frames.known_bytes(some, Kind.KNOWN), bool)
 
     async def _insist(
         self, owner: Owner, asked: bytes, read: Callable[[bytes], _Answer]
@@ -331,7 +343,8 @@ class Home:
         for one in rows:
             if one.client_id in offsets and result is not None:
                 offset = result.base_offset + offsets[one.client_id]
-                table.written(one.client_id, offset if one.state else NOT_KEPT, one.urgent)
+                kept = offset if one.state else NOT_KEPT
+                table.written(one.client_id, one.epoch, kept, one.urgent)
             if one.client_id not in owned or not table.owned_by(one.client_id, one.epoch, node):
                 codes.append(Code.STALE)
                 continue

@@ -30,6 +30,8 @@ GATHER_MS: Final = 3_000
 ORPHAN_MS: Final = 30_000
 """How long the session of a node that is gone waits for its client, or for that node to be back,
 before its home takes it; one with a will does not wait."""
+_HANDED_MAX: Final = 8
+"""Owners that are remembered of a session that goes on and on before it is kept."""
 NOT_KEPT: Final = -1
 """In place of an offset: the topic has no record of the session."""
 
@@ -98,6 +100,8 @@ class Entry:
     """Of its newest record."""
     number: int = 0
     """Of the owner's newest write."""
+    handed: tuple[tuple[Owner, int], ...] = ()
+    """Who handed over states that the owner got, and has kept nothing of, and in which epochs."""
 
 
 class Ask(NamedTuple):
@@ -124,6 +128,15 @@ class Granted(NamedTuple):
     offset: int
 
 
+class Unused(NamedTuple):
+    """The state that an owner handed over is lost: who got it is gone, or did not hear of it."""
+
+    client_id: str
+    owner: Owner
+    """Before, in this epoch."""
+    epoch: int
+
+
 class Refused(NamedTuple):
     """A claim was not granted."""
 
@@ -132,7 +145,7 @@ class Refused(NamedTuple):
     why: Why
 
 
-Decision = Ask | Granted | Refused
+Decision = Ask | Granted | Refused | Unused
 
 
 class _Pending(NamedTuple):
@@ -277,10 +290,24 @@ class HomeTable:
         before, epoch = self.entries.get(claim.client_id), self._next_epoch()
         offset = before.offset if before is not None else NOT_KEPT
         urgent = before is not None and before.urgent and not claim.clean
-        self.entries[claim.client_id] = Entry(epoch, claim.owner, claim.user, urgent, offset)
+        handed: tuple[tuple[Owner, int], ...] = ()
+        if before is not None and here:
+            handed = before.handed
+        elif before is not None and state:
+            handed = (*before.handed, (before.owner, before.epoch))[-_HANDED_MAX:]
+        elif before is not None:
+            self._unused(claim.client_id, before)
+        self.entries[claim.client_id] = Entry(
+            epoch, claim.owner, claim.user, urgent, offset, handed=handed
+        )
         self.decisions.append(
             Granted(number, claim.client_id, epoch, claim.clean, here, state, offset)
         )
+
+    def _unused(self, client_id: str, entry: Entry) -> None:
+        """What the owner has in memory alone is lost: those before it are told."""
+        self.decisions += [Unused(client_id, *one) for one in entry.handed]
+        entry.handed = ()
 
     def _refuse(self, number: int, client_id: str, why: Why) -> None:
         self.decisions.append(Refused(number, client_id, why))
@@ -303,11 +330,14 @@ class HomeTable:
         entry = self.entries.get(client_id)
         return entry is not None and entry.epoch == epoch and entry.owner.node == node
 
-    def written(self, client_id: str, offset: int, urgent: bool) -> None:
-        """A record of the session is on disk; `NOT_KEPT`: that it is not kept any more."""
+    def written(self, client_id: str, epoch: int, offset: int, urgent: bool) -> None:
+        """A record of the session as its owner in that epoch has it is on disk; `NOT_KEPT`: that it
+        is not kept any more."""
         entry = self.entries.get(client_id)
         if entry is not None:
             entry.offset, entry.urgent = offset, urgent
+            if entry.epoch == epoch:
+                entry.handed = ()
 
     def ended(self, client_id: str, epoch: int, node: str) -> None:
         """The owner says that the session has ended; its record, if there was one, is gone."""
@@ -324,6 +354,7 @@ class HomeTable:
         for client_id, entry in self.entries.items():
             if not self._lives_on(entry.owner):
                 self._gone.setdefault(client_id, now_ms)
+                self._unused(client_id, entry)
         for client_id in [each for each in self._pending if each in self._gone]:
             self.let_go(client_id, self.entries[client_id].epoch, None)
 

@@ -125,7 +125,6 @@ class Sharing:
         if any(self._picks(one, key, message) for one in views):
             return True
         self._keeping[key] = None
-        views = tuple(one for one in views if one)
         self._keep(group, _Kept(now_ms, message, views, group.there))
         return False
 

@@ -146,8 +146,7 @@ class World:
                 home.granted[one.number] = one
                 self.own(one.client_id, one.epoch, table.entries[one.client_id].owner)
                 home.waiting.pop(one.number, lambda: None)()
-            else:
-                assert isinstance(one, Refused)
+            elif isinstance(one, Refused):
                 home.waiting.pop(one.number, None)
 
     def own(self, client: str, epoch: int, owner: Owner) -> None:
@@ -261,7 +260,7 @@ class World:
             if home.table is not table or not home.alive or self.leader != home.name:
                 return
             self.log.append((client, epoch, Owner(node.name, life), holds))
-            table.written(client, len(self.log) - 1, urgent=False)
+            table.written(client, epoch, len(self.log) - 1, urgent=False)
             if free or self.without == "recheck" or table.owned_by(client, epoch, node.name):
                 # Promised from now on, whether the answer gets there or not.
                 self.promised[client] |= holds

@@ -16,7 +16,7 @@ from lakemq.plugins.mqtt.homes import frames, moving
 from lakemq.plugins.mqtt.homes.exclusive_claims import ExclusiveClaims
 from lakemq.plugins.mqtt.homes.frames import Asked, Code, Outcome
 from lakemq.plugins.mqtt.homes.moving import OwnedSessions
-from lakemq.plugins.mqtt.homes.table import Ask, Granted, HomeTable, Known, Owned, Owner
+from lakemq.plugins.mqtt.homes.table import Ask, Granted, HomeTable, Known, Owned, Owner, Refused
 from lakemq.plugins.mqtt.routing.sessions.exclusive import MOVING_MS, USER_KIND, name_of
 from lakemq.plugins.mqtt.session.connecting import claimed
 from lakemq.plugins.mqtt.state.questions import ExclusiveClaim
@@ -73,7 +73,7 @@ class Homes:
                     self.table.let_go(one.client_id, one.epoch, None)
                 elif isinstance(one, Granted):
                     outcomes.append(Outcome(Code.DONE, one.epoch))
-                else:
+                elif isinstance(one, Refused):
                     outcomes.append(Outcome(frames.REFUSALS[one.why]))
             decisions = self.table.take()
         return frames.outcomes_bytes(outcomes)

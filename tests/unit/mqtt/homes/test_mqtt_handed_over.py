@@ -180,6 +180,27 @@ def test_a_state_that_comes_too_late() -> None:
     run_virtually(test())
 
 
+def test_a_state_whose_owner_dies_before_it_is_kept() -> None:
+    """Seed 189 of the simulation of whole engines was the first to show it."""
+
+    async def test() -> None:
+        cluster = Cluster()
+        table = HomeTable()
+        cluster.home.serve(0, 1, table)
+        await asyncio.sleep(0.5)
+        table.claim(Claim("x", Owner("c", 1), USER, False, False, False), 0)
+        cluster.home._carry_out(cluster.home._places[0])
+        await asyncio.sleep(0.5)
+        assert table.entries["x"].owner == Owner("c", 1)
+        assert got(cluster.bench) == []
+        cluster.home.nodes_changed()  # the home knows of no such node
+        await asyncio.sleep(1)
+        assert cluster.asked[-1] == ("a", Kind.KNOWN)
+        assert got(cluster.bench) == [0]
+
+    run_virtually(test())
+
+
 def test_who_hands_over_nothing_is_told_nothing() -> None:
     """What is not handed over goes to other members at once."""
 

@@ -5,6 +5,8 @@ Method: the table alone. `tests/simulation/mqtt` has what many nodes make of it.
 
 from __future__ import annotations
 
+import pytest
+
 from lakemq.plugins.mqtt.homes.table import (
     EPOCH_BITS,
     GATHER_MS,
@@ -22,6 +24,7 @@ from lakemq.plugins.mqtt.homes.table import (
     Owned,
     Owner,
     Refused,
+    Unused,
     Why,
 )
 
@@ -55,7 +58,7 @@ def granted(decisions: list[Decision]) -> Granted:
 def kept(home: HomeTable, owner: Owner, *, urgent: bool = False, client_id: str = "x") -> Granted:
     one = granted(claim(home, owner, client_id=client_id))
     assert home.begin_write(client_id, one.epoch, owner.node, 1)
-    home.written(client_id, 7, urgent)
+    home.written(client_id, one.epoch, 7, urgent)
     return one
 
 
@@ -109,7 +112,7 @@ def test_what_was_kept_while_its_owner_was_asked_goes_on_from_there() -> None:
     ((_, _, epoch),) = home.owns(A, [Owned("x", 0, ANN, False)])
     claim(home, B)
     assert home.begin_write("x", epoch, "a", 1)
-    home.written("x", 7, urgent=False)
+    home.written("x", epoch, 7, urgent=False)
     home.tick(LET_GO_MS)
     assert granted(home.take()).offset == 7
 
@@ -125,6 +128,57 @@ def test_an_owner_that_is_gone_is_not_asked() -> None:
     assert granted(home.take()).offset == 7
     home.nodes({"a": 1, "c": 2}, 0)  # and another one begins a new life
     assert granted(claim(home, A)).offset == 7
+
+
+def handed_over(home: HomeTable) -> tuple[Granted, Granted]:
+    """The session was handed over, and its new owner has had nothing kept."""
+    first = kept(home, A)
+    claim(home, B)
+    home.let_go("x", first.epoch, b"state")
+    return first, granted(home.take())
+
+
+def test_a_state_whose_owner_dies_before_it_is_kept_is_lost() -> None:
+    home = table()
+    first, _ = handed_over(home)
+    home.nodes({"a": 1, "c": 1}, 0)
+    assert home.take() == [Unused("x", A, first.epoch)]
+    home.nodes({"a": 1, "c": 1}, 0)
+    assert granted(claim(home, C)).offset == 7  # said once
+
+
+def test_a_state_that_its_owner_did_not_get_is_lost() -> None:
+    """The answer to its claim was."""
+    home = table()
+    first, _ = handed_over(home)
+    unused, again = claim(home, B)
+    assert unused == Unused("x", A, first.epoch)
+    assert isinstance(again, Granted)
+
+
+def test_a_state_that_goes_on_and_on_is_lost_to_all_who_had_it() -> None:
+    home = table()
+    first, second = handed_over(home)
+    assert granted(claim(home, B, here=True)).here  # it has it in memory
+    ((_, _, epoch, _),) = claim(home, C)  # type: ignore[misc]
+    assert home.let_go("x", epoch, b"state and more")
+    granted(home.take())
+    (_,) = claim(home, A)
+    home.tick(LET_GO_MS)  # it does not answer
+    *unused, _ = home.take()
+    assert unused == [Unused("x", A, first.epoch), Unused("x", B, epoch)]
+    assert epoch > second.epoch
+
+
+@pytest.mark.parametrize("of", [A, B], ids=["before", "now"])
+def test_what_is_kept_is_not_lost(of: Owner) -> None:
+    """What the owner before wrote does not hold what it had in memory when it let go."""
+    home = table()
+    first, second = handed_over(home)
+    epoch = first.epoch if of is A else second.epoch
+    home.written("x", epoch, 8, urgent=False)
+    home.nodes({"a": 1, "c": 1}, 0)
+    assert home.take() == ([Unused("x", A, first.epoch)] if of is A else [])
 
 
 def test_who_connected_last_gets_the_session() -> None:
@@ -223,7 +277,7 @@ def test_what_an_owner_said_before_it_claimed_again_takes_nothing_away() -> None
     assert home.owns(A, [Owned("x", told, ANN, False)]) == [Known("x", told, epoch)]
     assert home.owns(B, [Owned("x", told, ANN, False)]) == [Known("x", told, 0)]
     assert home.begin_write("x", epoch, "a", 1)
-    home.written("x", 7, urgent=False)
+    home.written("x", epoch, 7, urgent=False)
     # What is kept is newer than what a node may have from before it lost the session.
     assert home.owns(A, [Owned("x", told, ANN, False)]) == [Known("x", told, 0)]
 
