@@ -425,7 +425,7 @@ def _hands_nothing_on(self: SessionTable, unfinished: Any, now_ms: int) -> None:
     ("what", "name", "broken", "some"),
     [
         (Sharing, "has_had", _any_member, (58, 106, 190)),
-        (SessionTable, "hand_on", _hands_nothing_on, (11, 35)),
+        (SessionTable, "hand_on", _hands_nothing_on, (35, 276)),
         (Sharing, "_keep", _keeps_nothing, (8, 6, 3)),
         (SharedGroups, "_takes", _all_nodes, (10, 5, 0)),
     ],
