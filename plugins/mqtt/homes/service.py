@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from lakemq.broker_core.api.cluster.channels import Channel, ChannelEvents, Peer
@@ -21,6 +21,7 @@ from lakemq.plugins.mqtt.homes import frames
 from lakemq.plugins.mqtt.homes.exclusive_claims import ExclusiveClaims
 from lakemq.plugins.mqtt.homes.frames import Kind
 from lakemq.plugins.mqtt.homes.home import TOPIC, Home
+from lakemq.plugins.mqtt.homes.log_ends import LogEnds
 from lakemq.plugins.mqtt.homes.owner import SessionOwner
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.session.connecting import unshared
@@ -39,14 +40,8 @@ OFFERED_AT_ONCE: Final = 1_000
 SOON_S: Final = 2.0
 """How long clients of a node that has just found others wait until nodes share sessions: else a
 client could be connected to two of them. Nodes of older builds never do."""
-ENDS_S: Final = 1.0
-"""How long a leader is asked where its log ends."""
 _PEER: Final = "peer"
 """What a node listens on that holds replicas."""
-
-
-async def _nothing() -> None:
-    """There is nothing to wait for."""
 
 
 Begin = Callable[[Coroutine[Any, Any, None]], object]
@@ -67,6 +62,7 @@ class SharedSessions(ChannelEvents):
         self._now_ms = now_ms
         self._channel: Channel | None = None
         self.home = Home(broker, self.ask, self._reaches, begin, hub.limits.sessions_max)
+        self.log_ends = LogEnds(hub, broker, begin)
         self.owner = SessionOwner(hub, self, begin, after, now_ms)
         self.exclusive = ExclusiveClaims(hub, self, begin, after, now_ms)
         self._creating = self._offering = self._waited = False
@@ -75,8 +71,6 @@ class SharedSessions(ChannelEvents):
         self._in_touch_ms = now_ms()
         self._life = 0
         self._unwatch: list[Callable[[], None]] = []
-        self.reach: Callable[[], Awaitable[None]] = _nothing
-        """Returns when this node knows which publishes are delayed."""
 
     @property
     def active(self) -> bool:
@@ -239,18 +233,9 @@ class SharedSessions(ChannelEvents):
         return node == self._broker.node_id or (channel is not None and node in channel.nodes())
 
     async def ends(self) -> Positions:
-        """Where bound partitions end, as their leaders know: publishes of an owner that has died
-        may lie there that are not committed yet. None of those that can't be asked in time."""
-        await self.reach()
-        keys = list(self._hub.positions)
-        found = await asyncio.gather(*map(self._end, keys))
-        return {key: end for key, end in zip(keys, found, strict=True) if end is not None}
-
-    async def _end(self, key: tuple[str, int]) -> int | None:
-        with contextlib.suppress(LakeMQError, TimeoutError):
-            async with asyncio.timeout(ENDS_S):
-                return await self._broker.reader(*key).log_end()
-        return None
+        """Where bound partitions end, as their leaders know. None of those that can't be asked in
+        time."""
+        return await self.log_ends.find()
 
     async def ask(self, node: str, payload: bytes, timeout_s: float) -> bytes:
         """Ask a node, this one too. Raises LakeMQError."""

@@ -43,7 +43,8 @@ CHANNEL: Final = "mqtt.delayed"
 START_WAIT_S: Final = 10.0
 """How long a start waits at most for publishes that this node has."""
 READ_BYTES: Final = 1024 * 1024
-REACH_S: Final = 1.0
+REACH_S: Final = 2.5
+"""Longer than it takes to notice that the topic's leader is gone, and to have another one."""
 _ASK_S: Final = 1.0
 _UNREACHED_S: Final = 1.0
 """How long a new leader waits for a live node that it does not reach, or that is of an older build

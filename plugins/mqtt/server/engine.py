@@ -220,7 +220,7 @@ class MqttEngine:
         self._taps += feeds.start()
         if self.settings.durable:
             await self.journal.recover()
-            self.shared.reach = self.journal.delays.reach
+            self.shared.log_ends.reach = self.journal.delays.reach
             await self.shared.start()
         # Not before: what was restored was not decided now.
         self.hub.delivery.decisions = Decisions(self.settings.decisions_max, self.now_ms)

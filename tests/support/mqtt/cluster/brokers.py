@@ -145,9 +145,13 @@ class Reader:
         return found
 
     async def log_end(self) -> Offset:
-        log, leader = await self._broker.way(self._place)
-        found = log.log_end_offset
-        await self._broker.back(leader)
+        try:
+            log, leader = await self._broker.way(self._place)
+            found = log.log_end_offset
+            await self._broker.back(leader)
+        except (LakeMQError, asyncio.CancelledError):
+            self._broker.unanswered.append((self._place, asyncio.get_running_loop().time()))
+            raise
         return found
 
 
@@ -219,6 +223,8 @@ class Broker(SimulatedBroker):
         self._senders: dict[tuple[str, int], Sender] = {}
         self.heard_s = asyncio.get_running_loop().time()
         """When the MetaService was heard last."""
+        self.unanswered: list[tuple[tuple[str, int], float]] = []
+        """Partitions whose end no leader told, and when that was given up."""
 
     # -- what the cluster tells it
 
