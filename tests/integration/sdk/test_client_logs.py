@@ -23,9 +23,11 @@ async def test_what_is_ridden_out_is_told(tmp_path: Path, caplog: pytest.LogCapt
                 client.subscribe("t", group="g") as consumer,
                 client.queue("t", group="q") as queue,
             ):
-                await producer.send("t", b"0")
-                assert await consumer.poll(60) is not None
-                assert await queue.next_batch(1, 60)
+                for _ in range(2):
+                    caplog.clear()  # on a slow machine coordinators may not be there at once
+                    await producer.send("t", b"0")
+                    assert await consumer.poll(60) is not None
+                    assert await queue.next_batch(1, 60)
                 assert caplog.records == []  # nothing to tell of a day without trouble
                 await asyncio.to_thread(node.kill)
                 acks = [

@@ -83,7 +83,8 @@ class Readers:
         return time.monotonic() - began
 
     def check(self) -> None:
-        assert [each.error for each in self.members if each.error is not None] == []
+        errors = [each.error for each in self.members if each.error is not None]
+        assert not errors, errors
         assert self.problems == []
 
     def stop(self) -> None:

@@ -87,7 +87,8 @@ class Consumers:
         return time.monotonic() - began
 
     def check(self) -> None:
-        assert [each.error for each in self.members if each.error is not None] == []
+        errors = [each.error for each in self.members if each.error is not None]
+        assert not errors, errors
 
     def stop(self) -> None:
         self.stopping.set()

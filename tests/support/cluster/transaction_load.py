@@ -155,7 +155,8 @@ class Transactions:
         ]  # fmt: skip
 
     def check(self) -> None:
-        assert [each.error for each in self.writers if each.error is not None] == []
+        errors = [each.error for each in self.writers if each.error is not None]
+        assert not errors, errors
         assert self.reader_error is None
 
     def stop(self) -> None:
