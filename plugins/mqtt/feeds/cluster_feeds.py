@@ -4,7 +4,7 @@ none, a feed that reads them from the partition's leader."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -64,6 +64,13 @@ class ClusterFeeds:
                 while not self._hub.unheard.isdisjoint(topics):
                     self._heard.clear()
                     await self._heard.wait()
+
+    def read_whole(self, keys: Iterable[tuple[str, int]]) -> None:
+        """Something waits until this node is further in these partitions: what leaders left out
+        so far is read."""
+        for key in keys:
+            if key in self._feeds:
+                self._feeds[key].read_whole()
 
     def _changed(self, name: str, topic: TopicInfo | None) -> None:
         if name not in self._topics:

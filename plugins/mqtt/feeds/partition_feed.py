@@ -60,6 +60,8 @@ class PartitionFeed:
         self._whole = False
         """Whether the next read leaves nothing out."""
         self._task: asyncio.Task[None] | None = None
+        self._leaving_out: asyncio.Task[None] | None = None
+        """The task, while it waits for a read that leaves something out."""
         self._lost_since_s: float | None = None
 
     def begin(self) -> None:
@@ -71,6 +73,14 @@ class PartitionFeed:
         """Read no more; what is being delivered is delivered."""
         if self._task is not None:
             self._task.cancel()
+
+    def read_whole(self) -> None:
+        """Give up a read that leaves out what has become wanted: its leader answers when there is
+        something else, or after `WAIT_MS`."""
+        if self._leaving_out is not None:
+            self._leaving_out.cancel()
+            self._leaving_out = self._task = None
+            self.begin()
 
     async def _run(self) -> None:
         backoff, reported = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random), ""
@@ -102,7 +112,7 @@ class PartitionFeed:
             position = self._positions[self.key] = (await reader.bounds())[1]
             self.on_begun(self.key)
         try:
-            got = await reader.fetch(Offset(position), bytes_max=FETCH_BYTES, wait_ms=WAIT_MS)
+            got = await self._fetch(reader, position, leaves_out=wanted is not None)
         except OffsetOutOfRange:
             await self._find_again(reader, position)
             return False
@@ -115,6 +125,15 @@ class PartitionFeed:
         await self._deliver(got, position)
         end = self._broker.readable_end(*self.key)
         return end is not None and end <= self._positions.get(self.key, 0)
+
+    async def _fetch(
+        self, reader: PartitionReader, position: int, *, leaves_out: bool
+    ) -> FetchResult:
+        self._leaving_out = asyncio.current_task() if leaves_out else None
+        try:
+            return await reader.fetch(Offset(position), bytes_max=FETCH_BYTES, wait_ms=WAIT_MS)
+        finally:
+            self._leaving_out = None
 
     async def _deliver(self, got: FetchResult, position: int) -> None:
         topic, partition = self.key

@@ -84,6 +84,8 @@ class CatchUp(Reading):
         for session in self._coming:
             session.coming = self
         want(self._hub, self)
+        if behind := self._behind():
+            self._hub.on_behind(behind)
 
     @property
     def room(self) -> int:
@@ -99,10 +101,12 @@ class CatchUp(Reading):
     @property
     def behind(self) -> bool:
         """Whether this node is not far enough yet."""
-        hub, ahead = self._hub, self._ahead
-        return bool(hub.unheard) or any(
-            position < ahead.get(key, 0) for key, position in hub.positions.items()
-        )
+        return bool(self._hub.unheard) or bool(self._behind())
+
+    def _behind(self) -> list[tuple[str, int]]:
+        """Partitions in which this node is not far enough yet."""
+        ahead = self._ahead
+        return [key for key, at in self._hub.positions.items() if at < ahead.get(key, 0)]
 
     def note(self, message: Message, meta: Meta) -> None:
         """A QoS 2 publish of one of them is in the journal, perhaps."""

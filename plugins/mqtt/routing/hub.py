@@ -129,6 +129,8 @@ class Hub:
         """Up to where records of each partition were delivered."""
         self.unheard: set[str] = set()
         """Topics of which some records do not come here yet: where they begin is being asked."""
+        self.on_behind: Callable[[Iterable[tuple[str, int]]], None] = lambda keys: None
+        """Called with partitions in which a session that comes is further than this node."""
         self.delivered = 0
         """Records delivered."""
         self.delays = Delays() if delays is None else delays

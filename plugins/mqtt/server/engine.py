@@ -206,6 +206,7 @@ class MqttEngine:
         # Replays, and sessions on their way, are not in the index: whatever comes may be theirs.
         feeds.wanted = lambda: None if self.hub.histories else self.interest.wanted()
         feeds.still = lambda one: not self.hub.histories and self.interest.still(one)
+        self.hub.on_behind = feeds.read_whole
         # Reversed: the first binding of a topic says how it is created.
         for binding in {one.topic: one for one in reversed(self.settings.bindings)}.values():
             topic = binding.topic

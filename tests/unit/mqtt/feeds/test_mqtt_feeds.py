@@ -18,6 +18,7 @@ from lakemq.broker_core.api.errors import (
 from lakemq.broker_core.api.partition_ports import Wanted
 from lakemq.broker_core.api.records.batch import encode, read_header
 from lakemq.broker_core.api.types import (
+    ANONYMOUS,
     Columns,
     CommittedBatch,
     FetchResult,
@@ -27,7 +28,9 @@ from lakemq.broker_core.api.types import (
 )
 from lakemq.plugins.mqtt.feeds import cluster_feeds, partition_feed
 from lakemq.plugins.mqtt.feeds.arrivals import Arrivals
+from lakemq.plugins.mqtt.homes.moving import Arriving, take_over
 from lakemq.plugins.mqtt.server.engine import MqttEngine
+from lakemq.plugins.mqtt.state.snapshots import SessionState
 from lakemq.plugins.mqtt.wire.packets import Filter, Suback, Subscribe
 from tests.support.mqtt.memory_broker import MemoryBroker
 from tests.support.seeds import seeds
@@ -52,6 +55,9 @@ class RemoteBroker(MemoryBroker):
         self.wanted: Wanted | None = None
         self.leaves_out: Callable[[], bool] | None = None
         """What the leader does when it is asked for what is wanted alone."""
+        self.waits = False
+        """It does not answer then, since there is nothing else."""
+        self.waiting = 0
 
     def put(self, value: bytes, count: int = 1) -> None:
         data = encode(Columns([value] * count, [b"t"] * count), now_ms=1, base_offset=self.end)
@@ -95,6 +101,12 @@ class RemoteBroker(MemoryBroker):
         return Offset(self.end)
 
     async def fetch(self, offset: Offset, *, bytes_max: int, wait_ms: int = 0) -> FetchResult:
+        if self.wanted is not None and self.waits:
+            self.waiting += 1
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.waiting -= 1
         await asyncio.sleep(0)
         if self.failing is None and offset == self.end and wait_ms:
             await self.news.wait()
@@ -233,6 +245,35 @@ async def test_what_was_left_out_before_a_subscription_is_read_again() -> None:
         grown = 2  # it is told, but the leader has not heard
         broker.put(b"x")
         await until(lambda: client.payloads == [b"x"])
+
+
+async def test_a_session_does_not_wait_for_what_its_node_left_out() -> None:
+    broker = RemoteBroker()
+    async with started(broker, durable=False) as engine:
+        hub = engine.hub
+        await turns()
+        engine._feeds.wanted = lambda: None if hub.histories else Wanted("f", 1)
+        engine._feeds.still = lambda one: not hub.histories
+        broker.waits = True
+        broker.put(b"x")
+        await until(lambda: broker.waiting == 1)
+        broker.put(b"nobody wants it here", 3)
+        await turns()
+        assert hub.positions["mqtt", 0] == 1
+        done: list[int] = []
+        state = SessionState(
+            "s", ANONYMOUS, "", 100, None, [], {}, {}, [], [], positions={("mqtt", 0): 3}
+        )
+        take_over(hub, [Arriving(state, 1, False, False)], done.append, {}, engine.now_ms())
+        engine.after()
+        await until(lambda: bool(done))
+        assert hub.positions["mqtt", 0] == 4
+        assert not broker.waiting
+        broker.put(b"read by what waits without a filter")
+        await until(lambda: broker.waiting == 1)
+        broker.put(b"left out again")
+        await turns()
+        assert hub.positions["mqtt", 0] == 5
 
 
 @pytest.mark.parametrize("seed", seeds(40))
