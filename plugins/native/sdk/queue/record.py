@@ -250,6 +250,9 @@ class Settling:
             return
         if answer.HasField("error"):
             error: LakeMQError = error_of(answer.error)
+            if error.retriable:  # the queue has gone to another node, and takes its locks nowhere
+                group.future.set_result(frozenset(group.offsets))
+                return
             group.future.set_exception(error)
             group.future.exception()
             return
