@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -91,6 +91,54 @@ def amqtt(folder: Path) -> BrokerProcess:
     return BrokerProcess([str(Path(sys.executable).with_name("amqtt")), "-c", str(config)], port)
 
 
+_PUBLISH, _PUBREL = 3, 6
+
+
+class Released:
+    """QoS 2 publishes that a broker sent again after their PUBREL, as it must not [MQTT-4.3.3-6].
+    Mosquitto 2.0.11 does when a second connection ends before it has repeated PUBREL on it
+    (`db__message_reconnect_reset_outgoing`): its client has released them, and takes them for new.
+    """
+
+    def __init__(self) -> None:
+        self.sent_again = 0
+        self._ids: set[bytes] = set()
+
+    def connection(self) -> Callable[[bytes], None]:
+        """Takes what the broker sends on a new one."""
+        buffer = bytearray()
+
+        def hear(data: bytes) -> None:
+            buffer.extend(data)
+            while (end := _packet_end(buffer)) is not None:
+                self._packet(bytes(buffer[: end[1]]), end[0])
+                del buffer[: end[1]]
+
+        return hear
+
+    def _packet(self, packet: bytes, head: int) -> None:
+        """`head`: bytes of its fixed header."""
+        first = packet[0]
+        if first >> 4 == _PUBREL:
+            self._ids.add(packet[head : head + 2])
+        elif first >> 4 == _PUBLISH and first & 6 == 4:  # of QoS 2
+            at = head + 2 + int.from_bytes(packet[head : head + 2])
+            packet_id = packet[at : at + 2]
+            if first & 8:
+                self.sent_again += packet_id in self._ids
+            self._ids.discard(packet_id)
+
+
+def _packet_end(data: bytearray) -> tuple[int, int] | None:
+    """(bytes of the fixed header, of the packet) of the first packet; None: it is not whole."""
+    length = 0
+    for at in range(1, min(5, len(data))):
+        length |= (data[at] & 127) << 7 * (at - 1)
+        if data[at] < 128:
+            return (at + 1, at + 1 + length) if at + 1 + length <= len(data) else None
+    return None
+
+
 class Wire:
     """A TCP proxy on a port of its own: `cut` breaks what goes over it, `down` refuses more."""
 
@@ -100,6 +148,7 @@ class Wire:
         self.is_down = False
         self.bytes_until_cut = -1
         """Cut by itself when so many more bytes went over it; -1: never."""
+        self.released = Released()
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -137,19 +186,26 @@ class Wire:
             writer.transport.abort()
             return
         self._writers |= {writer, back}
-        for source, sink in ((reader, back), (there, writer)):
-            task = self._loop.create_task(self._carry(source, sink, writer, back))
+        for source, sink, hear in (
+            (reader, back, lambda _: None), (there, writer, self.released.connection())
+        ):  # fmt: skip
+            task = self._loop.create_task(self._carry(source, sink, hear, writer, back))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _carry(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *both: asyncio.StreamWriter
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        hear: Callable[[bytes], None],
+        *both: asyncio.StreamWriter,
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(65536):
                 if self.bytes_until_cut >= 0:
                     data = data[: self.bytes_until_cut]
                     self.bytes_until_cut -= len(data)
+                hear(data)
                 sink.write(data)
                 await sink.drain()
                 if self.bytes_until_cut == 0:
