@@ -5,16 +5,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from tests.support.meta.clients import Client, ElectionReader
 from tests.support.meta.cluster import Cluster
 from tests.support.meta.nemesis import Nemesis, alike, check_histories
-from tests.support.seeds import seeds
+from tests.support.seeds import outcomes_of, seeds
 
 
 def run(seed: int, size: int, *, forgetting: bool = False) -> Cluster:
@@ -50,15 +46,5 @@ def test_five_members_keep_every_promise(seed: int) -> None:
 
 
 def test_a_seed_repeats_itself() -> None:
-    """Else a failure could not be looked into. Hash order must not matter."""
     script = "from tests.simulation.test_meta_simulation import run; c = run(5, 3); print(c.now)"
-    outcomes = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": str(number)},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for number in range(3)
-    }
-    assert len(outcomes) == 1
+    assert len(outcomes_of(script)) == 1

@@ -13,15 +13,12 @@ failure.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 
 from tests.support.replication.simulation import Simulation
-from tests.support.seeds import seeds
+from tests.support.seeds import outcomes_of, seeds
 
 SEEDS = seeds(300)
 
@@ -69,18 +66,8 @@ def test_a_word_of_an_operator_loses_no_more_than_it_may() -> None:
 
 
 def test_a_seed_repeats_itself() -> None:
-    """Else a failure could not be looked into. Hash order must not matter."""
     script = (
         "from tests.support.replication.simulation import Simulation; s = Simulation(7); s.run();"
         "print(s.world.now_s, sorted(s.stats.items()), s.describe())"
     )
-    outcomes = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": str(number)},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for number in range(3)
-    }
-    assert len(outcomes) == 1
+    assert len(outcomes_of(script)) == 1

@@ -11,10 +11,7 @@ one at a time, and runs break.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -42,7 +39,7 @@ from tests.support.mqtt.cluster.clients import Client, Mortal, Publisher, Sent, 
 from tests.support.mqtt.cluster.groups import Group
 from tests.support.mqtt.cluster.lives import run_lives
 from tests.support.mqtt.cluster.world import NAMES, PARTITIONS, SESSION_S, TOPIC, Clock, World
-from tests.support.seeds import seeds
+from tests.support.seeds import outcomes_of, seeds
 
 LIFE_S = 20.0
 REST_S = 150.0
@@ -393,22 +390,12 @@ def test_promises_hold(seed: int) -> None:
 
 
 def test_a_seed_repeats_itself() -> None:
-    """Else a failure could not be looked into. Hash order must not matter."""
     script = (
         "import pytest; from tests.simulation.mqtt import test_mqtt_cluster_crashes as it;"
         "it.use_virtual_clock(pytest.MonkeyPatch()); r = it.run(2);"
         "print(r.moves, r.kills, r.log(), r.subscriber.taken)"
     )
-    outcomes = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": str(number)},
-            stdout=subprocess.PIPE,
-            check=True,
-        ).stdout
-        for number in (1, 2)
-    }
-    assert len(outcomes) == 1
+    assert len(outcomes_of(script)) == 1
 
 
 def _any_member(self: Sharing, key: GroupKey, place: Place) -> bool:
