@@ -175,6 +175,18 @@ class AssignedPartitions:
                 if number in firsts or number not in fresh:
                     first = firsts.get(number, grant.committed)
                     found[TopicPartition(topic, number)] = Reading(described.topic_id, first)
+        if waiting := assigned.keys() - found.keys():
+            self._take_again_ms = now_ms() + _AGAIN_MS
+            _log.info("no node tells where %d assigned partitions begin", len(waiting))
+        if found:
+            await self._begin_with(found, assigned)
+        return not waiting
+
+    async def _begin_with(
+        self,
+        found: Mapping[TopicPartition, Reading],
+        assigned: Mapping[TopicPartition, Grant],
+    ) -> None:
         for place, reading in found.items():
             self.positions.take(place, reading.position)
         readings = {**self.fetch.places, **found}
@@ -187,10 +199,6 @@ class AssignedPartitions:
         taken = frozenset(found.keys() & self.positions.at.keys())
         if taken:
             await self.call("assigned", taken)
-        if waiting := assigned.keys() - found.keys():
-            self._take_again_ms = now_ms() + _AGAIN_MS
-            _log.info("no node tells where %d assigned partitions begin", len(waiting))
-        return not waiting
 
     async def call(self, name: str, places: Partitions) -> None:
         """Tell the application: `assigned`, `revoked` or `lost`."""
