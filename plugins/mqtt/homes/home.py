@@ -306,7 +306,7 @@ class Home:
             try:
                 return read(await self._ask(owner.node, asked, 2 * LET_GO_MS / 1000))
             except (LakeMQError, BadSnapshot) as error:
-                _log.info("%s does not let go of sessions yet: %s", owner.node, error)
+                _log.info("%s does not answer about its sessions yet: %s", owner.node, error)
                 await asyncio.sleep(backoff.next_s())
         return None
 
