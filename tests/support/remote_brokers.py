@@ -102,7 +102,10 @@ class Released:
 
     def __init__(self) -> None:
         self.sent_again = 0
-        self._ids: set[bytes] = set()
+        self._sent: dict[bytes, bytes] = {}
+        """Packet identifier -> the newest publish that had it, from its topic name on."""
+        self._released: set[bytes] = set()
+        """Packet identifiers of those that were released."""
 
     def connection(self) -> Callable[[bytes], None]:
         """Takes what the broker sends on a new one."""
@@ -120,13 +123,14 @@ class Released:
         """`head`: bytes of its fixed header."""
         first = packet[0]
         if first >> 4 == _PUBREL:
-            self._ids.add(packet[head : head + 2])
+            self._released.add(packet[head : head + 2])
         elif first >> 4 == _PUBLISH and first & 6 == 4:  # of QoS 2
             at = head + 2 + int.from_bytes(packet[head : head + 2])
-            packet_id = packet[at : at + 2]
-            if first & 8:
-                self.sent_again += packet_id in self._ids
-            self._ids.discard(packet_id)
+            packet_id, body = packet[at : at + 2], packet[head:]
+            same = self._sent.get(packet_id) == body
+            self.sent_again += same and packet_id in self._released
+            self._released.discard(packet_id)
+            self._sent[packet_id] = body
 
 
 def _packet_end(data: bytearray) -> tuple[int, int] | None:
