@@ -124,6 +124,14 @@ class Cluster:
         return answer
 
 
+async def served() -> tuple[Cluster, HomeTable]:
+    """A home that knows what nodes own."""
+    cluster, table = Cluster(), HomeTable()
+    cluster.home.serve(0, 1, table)
+    await asyncio.sleep(0.5)
+    return cluster, table
+
+
 def test_a_session_that_another_node_has_in_a_later_epoch() -> None:
     """The home before granted it to `b`, which was cut off: `a` had it all the while. Seed 35 of
     the simulation of whole engines was the first to show it."""
@@ -143,10 +151,7 @@ def test_a_session_that_another_node_has_in_a_later_epoch() -> None:
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_state_that_is_lost_on_its_way_or_not(lost: bool) -> None:
     async def test() -> None:
-        cluster = Cluster()
-        table = HomeTable()
-        cluster.home.serve(0, 1, table)
-        await asyncio.sleep(0.5)
+        cluster, table = await served()
         if lost:
             cluster.lost = [Kind.LET_GO]
         table.claim(Claim("x", Owner("b", 1), USER, False, False, False), 0)
@@ -163,10 +168,7 @@ def test_a_state_that_comes_too_late() -> None:
     """The session was granted already, as it was kept; the answer that says so is lost, too."""
 
     async def test() -> None:
-        cluster = Cluster()
-        table = HomeTable()
-        cluster.home.serve(0, 1, table)
-        await asyncio.sleep(0.5)
+        cluster, table = await served()
         table.claim(Claim("x", Owner("b", 1), USER, False, False, False), 0)
         table.tick(UNKEPT_MS)
         cluster.lost = [Kind.KNOWN]
@@ -184,10 +186,7 @@ def test_a_state_whose_owner_dies_before_it_is_kept() -> None:
     """Seed 189 of the simulation of whole engines was the first to show it."""
 
     async def test() -> None:
-        cluster = Cluster()
-        table = HomeTable()
-        cluster.home.serve(0, 1, table)
-        await asyncio.sleep(0.5)
+        cluster, table = await served()
         table.claim(Claim("x", Owner("c", 1), USER, False, False, False), 0)
         cluster.home._carry_out(cluster.home._places[0])
         await asyncio.sleep(0.5)
@@ -205,10 +204,7 @@ def test_who_hands_over_nothing_is_told_nothing() -> None:
     """What is not handed over goes to other members at once."""
 
     async def test() -> None:
-        cluster = Cluster()
-        table = HomeTable()
-        cluster.home.serve(0, 1, table)
-        await asyncio.sleep(0.5)
+        cluster, table = await served()
         moving.lose(cluster.bench.hub, cluster.bench.hub.sessions["x"], NOW)
         assert got(cluster.bench) == [0]
         table.claim(Claim("x", Owner("b", 1), USER, False, False, False), 0)

@@ -12,6 +12,7 @@ from lakemq.broker_core.api.types import ANONYMOUS, Principal
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.state import delivery
 from lakemq.plugins.mqtt.state.delivery import Delivery, DeliveryLimits
+from lakemq.plugins.mqtt.state.ledger import Ledger
 from lakemq.plugins.mqtt.state.sessions import Session, Subscription
 from lakemq.plugins.mqtt.state.snapshots import (
     read_positions,
@@ -229,6 +230,19 @@ def test_retained_messages_survive(qos: int) -> None:
     device.subscribe("#")
     expected = [("t", b"new")] if qos else [("removed", b"removed"), ("t", b"old")]
     assert sorted(device.publishes()) == expected
+
+
+def test_a_checkpoint_that_is_full_writes_what_has_waited_longest() -> None:
+    ledger = Ledger()
+    names = [f"client {number}" for number in range(20)]
+    for name in [*names, names[0]]:  # which stays where it is
+        ledger.touch(name)
+    written: list[str] = []
+    while ledger.lazy:
+        ledger.checkpoint(0, 1, 3)
+        written += ledger.begin().client_ids
+        ledger.done(set(), 0, 0)
+    assert written == names
 
 
 def test_wills_survive() -> None:
