@@ -133,6 +133,11 @@ class Storage(Protocol):
         registers, before anything of it is opened."""
 
 
+PublishDone = Callable[[Sequence[int], list[Placed | LakeMQError]], None]
+"""Told places of records among those of the call, and one outcome for each of them, until each
+record has had one."""
+
+
 class BoundPublish(NamedTuple):
     """Records for one topic, of one or many clients, that `Broker.publish_bound` takes."""
 
@@ -142,10 +147,9 @@ class BoundPublish(NamedTuple):
     principals: Sequence[tuple[Principal, int]]
     """Who publishes, and how many of the records, in their order."""
     acks: Acks
-    done: Callable[[list[Placed | LakeMQError]], None]
-    """Called once, on the event loop, with one outcome for each record, in order: when `acks` is
-    reached and taps have got the records, in the same turn; maybe before `publish_bound` returns.
-    """
+    done: PublishDone
+    """Called on the event loop, when `acks` is reached and taps have got the records, in the same
+    turn; maybe before `publish_bound` returns. Partitions answer each for itself."""
 
 
 @runtime_checkable

@@ -12,15 +12,13 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from lakemq.broker_core.api.errors import BatchTooLarge, InvalidRequest, LakeMQError
-from lakemq.broker_core.api.ports import AppendTarget, BoundPublish
+from lakemq.broker_core.api.ports import AppendTarget, BoundPublish, PublishDone
 from lakemq.broker_core.api.records.batch import RECORDS_MAX
 from lakemq.broker_core.api.records.partitioner import partition_of
 from lakemq.broker_core.api.types import Acks, AppendResult, Columns, Placed, TopicInfo
 from lakemq.broker_core.publishing.joined_columns import joined
 
 Outcomes = list[Placed | LakeMQError]
-PublishDone = Callable[[Outcomes], None]
-"""Called with one outcome for each record of a call, in order."""
 _placed: Callable[[tuple[int, int]], Placed] = partial(tuple.__new__, Placed)
 """`Placed` from a pair, without a Python call for each of a batch's records."""
 _RECORD_BYTES = 24
@@ -28,33 +26,34 @@ _RECORD_BYTES = 24
 _HEADER_ROOM_BYTES = 256
 
 
-class _Call:
-    """One `append` call: its outcomes fill up as partitions answer."""
+class _Whole:
+    """The outcomes of one call, for a caller that waits for all of them."""
 
-    __slots__ = ("done", "missing", "outcomes")
+    __slots__ = ("_future", "_missing", "_outcomes")
 
-    def __init__(self, count: int, done: PublishDone) -> None:
-        self.outcomes: list[Any] = [None] * count
-        self.missing = count
-        self.done = done
+    def __init__(self, count: int, future: asyncio.Future[Outcomes]) -> None:
+        self._outcomes: list[Any] = [None] * count
+        self._missing = count
+        self._future = future
 
-    def settle(self, indexes: Sequence[int] | range, outcomes: list[Any]) -> None:
+    def settle(self, indexes: Sequence[int], outcomes: Outcomes) -> None:
+        """Implements `PublishDone`."""
         # One partition took all of the call: its list is handed on without a copy.
-        if len(indexes) == len(self.outcomes):
-            self.outcomes = outcomes
+        if len(indexes) == len(self._outcomes):
+            self._outcomes = outcomes
         else:
             for index, outcome in zip(indexes, outcomes, strict=True):
-                self.outcomes[index] = outcome
-        self.missing -= len(indexes)
-        if not self.missing:
-            self.done(self.outcomes)
+                self._outcomes[index] = outcome
+        self._missing -= len(indexes)
+        if not (self._missing or self._future.done()):
+            self._future.set_result(self._outcomes)
 
 
 class _Share(NamedTuple):
     """Records of one call that go to one batch."""
 
-    call: _Call
-    indexes: Sequence[int] | range
+    done: PublishDone
+    indexes: Sequence[int]
     """Which records of the call they are."""
     columns: Columns
 
@@ -100,7 +99,11 @@ class Publisher:
         """`append`, for callers that wait."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcomes] = loop.create_future()
-        self.append(topic, columns, acks, partition, partial(_resolve, future))
+        count = len(columns.values)
+        if not count:
+            future.set_result([])
+            return future
+        self.append(topic, columns, acks, partition, _Whole(count, future).settle)
         if self._gathered and not self._scheduled:
             self._scheduled = True
             # Behind whatever else this turn of the loop publishes, which shares the batches.
@@ -116,14 +119,11 @@ class Publisher:
         done: PublishDone,
     ) -> None:
         """Gather records, which must not be changed from now on; the caller calls `flush`. `done`
-        gets one outcome a record, in order, once, from the log's answer and not a turn later."""
-        count = len(columns.values)
-        if not count:
-            done([])
+        is told from the answers of logs, and not a turn later."""
+        if not columns.values:
             return
-        call = _Call(count, done)
         for home, indexes in self._homes(topic, columns, partition).items():
-            self._gather(topic, home, columns, indexes, acks, call)
+            self._gather(topic, home, columns, indexes, acks, done)
 
     def publish_without(
         self,
@@ -150,7 +150,7 @@ class Publisher:
 
     def _homes(
         self, topic: TopicInfo, columns: Columns, partition: int | None
-    ) -> dict[int, Sequence[int] | range]:
+    ) -> dict[int, Sequence[int]]:
         """Partition -> places in `columns`; keyless records of one call stay together."""
         count, partitions = len(columns.values), topic.partitions
         if partition is not None or partitions == 1:
@@ -181,9 +181,9 @@ class Publisher:
         topic: TopicInfo,
         home: int,
         columns: Columns,
-        indexes: Sequence[int] | range,
+        indexes: Sequence[int],
         acks: Acks,
-        call: _Call,
+        done: PublishDone,
     ) -> None:
         share = _share(columns, indexes)
         count = len(indexes)
@@ -193,16 +193,16 @@ class Publisher:
         )
         room = topic.config.batch_max_bytes - _HEADER_ROOM_BYTES
         if size > room or count > RECORDS_MAX:
-            self._gather_large(topic, home, columns, indexes, acks, call, room)
+            self._gather_large(topic, home, columns, indexes, acks, done, room)
             return
         try:
             gathered = self._room_for(topic, home, acks, size, count)
         except LakeMQError as error:  # the other partitions of this call are not touched
-            call.settle(indexes, [error] * count)
+            done(indexes, [error] * count)
             return
         gathered.size_bytes += size
         gathered.count += count
-        gathered.shares.append(_Share(call, indexes, share))
+        gathered.shares.append(_Share(done, indexes, share))
 
     def _room_for(
         self, topic: TopicInfo, home: int, acks: Acks, size: int, count: int
@@ -229,19 +229,19 @@ class Publisher:
         topic: TopicInfo,
         home: int,
         columns: Columns,
-        indexes: Sequence[int] | range,
+        indexes: Sequence[int],
         acks: Acks,
-        call: _Call,
+        done: PublishDone,
         room: int,
     ) -> None:
         """More than one batch: halve until it fits; a single record that doesn't is refused."""
         if len(indexes) == 1:
             error = BatchTooLarge(f"a record for topic {topic.name} is larger than {room} bytes")
-            call.settle(indexes, [error])
+            done(indexes, [error])
             return
         middle = len(indexes) // 2
         for half in (indexes[:middle], indexes[middle:]):
-            self._gather(topic, home, columns, half, acks, call)
+            self._gather(topic, home, columns, half, acks, done)
 
     def flush(self) -> None:
         """Append all that was gathered."""
@@ -264,7 +264,7 @@ class Publisher:
             _refuse(gathered, InvalidRequest(f"topic {gathered.topic.name}: {error}"))
 
 
-def _share(columns: Columns, indexes: Sequence[int] | range) -> Columns:
+def _share(columns: Columns, indexes: Sequence[int]) -> Columns:
     """The records at `indexes`; all of them without a copy."""
     if len(indexes) == len(columns.values):
         return columns
@@ -277,6 +277,12 @@ def _share(columns: Columns, indexes: Sequence[int] | range) -> Columns:
     )
 
 
+def refuse(publish: BoundPublish, error: LakeMQError) -> None:
+    """The same error for all of its records."""
+    count = len(publish.columns.values)
+    publish.done(range(count), [error] * count)
+
+
 def answer_with(future: asyncio.Future[Outcomes], publish: BoundPublish) -> None:
     """Have `publish` answered with what the future gives."""
 
@@ -286,17 +292,12 @@ def answer_with(future: asyncio.Future[Outcomes], publish: BoundPublish) -> None
         else:
             error = done.exception()
         if error is None:
-            publish.done(done.result())
+            publish.done(range(len(publish.columns.values)), done.result())
             return
         known = error if isinstance(error, LakeMQError) else LakeMQError(repr(error))
-        publish.done([known] * len(publish.columns.values))
+        refuse(publish, known)
 
     future.add_done_callback(settle)
-
-
-def _resolve(future: asyncio.Future[Outcomes], outcomes: Outcomes) -> None:
-    if not future.done():
-        future.set_result(outcomes)
 
 
 def _settle(gathered: _Gathered, outcome: AppendResult | LakeMQError) -> None:
@@ -305,14 +306,12 @@ def _settle(gathered: _Gathered, outcome: AppendResult | LakeMQError) -> None:
         return
     offset = int(outcome.base_offset)
     partition = repeat(gathered.partition)
-    for call, indexes, _ in gathered.shares:
+    for done, indexes, _ in gathered.shares:
         following = offset + len(indexes)
-        call.settle(
-            indexes, list(map(_placed, zip(partition, range(offset, following), strict=False)))
-        )
+        done(indexes, list(map(_placed, zip(partition, range(offset, following), strict=False))))
         offset = following
 
 
 def _refuse(gathered: _Gathered, error: LakeMQError) -> None:
-    for call, indexes, _ in gathered.shares:
-        call.settle(indexes, [error] * len(indexes))
+    for done, indexes, _ in gathered.shares:
+        done(indexes, [error] * len(indexes))

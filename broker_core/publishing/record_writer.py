@@ -31,7 +31,7 @@ from lakemq.broker_core.partitions import Partitions
 from lakemq.broker_core.publishing.admission import Admission
 from lakemq.broker_core.publishing.interception import Interception, Piece, part_of
 from lakemq.broker_core.publishing.producer_ids import ProducerIds
-from lakemq.broker_core.publishing.publisher import Outcomes, Publisher, answer_with
+from lakemq.broker_core.publishing.publisher import Outcomes, Publisher, answer_with, refuse
 from lakemq.broker_core.schemas import SchemaRegistry
 
 _log = logging.getLogger(__name__)
@@ -100,11 +100,10 @@ class RecordWriter:
                 try:
                     self._publish_bound(each)
                 except LakeMQError as error:
-                    each.done([error] * len(each.columns.values))
+                    refuse(each, error)
                 except Exception as error:  # ends this one alone, not those behind it
                     _log.exception("publishes to topic %s are refused", each.topic)
-                    refusal = LakeMQError(f"{type(error).__name__}: {error}")
-                    each.done([refusal] * len(each.columns.values))
+                    refuse(each, LakeMQError(f"{type(error).__name__}: {error}"))
             self._publisher.flush()
 
     def _publish_bound(self, publish: BoundPublish) -> None:

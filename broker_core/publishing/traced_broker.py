@@ -60,13 +60,17 @@ class TracedBroker(CoreBroker):
 
     def _followed(self, publish: BoundPublish) -> BoundPublish:
         topic, columns, _, acks, done = publish
-        span = self._begin(topic, in_columns(columns), len(columns.values), acks, time.time_ns())
+        count = len(columns.values)
+        span = self._begin(topic, in_columns(columns), count, acks, time.time_ns())
         if span is None:
             return publish
+        told: Outcomes = []
 
-        def ended(outcomes: Outcomes) -> None:
-            _placed(span, outcomes)
-            done(outcomes)
+        def ended(indexes: Sequence[int], outcomes: Outcomes) -> None:
+            told.extend(outcomes)
+            if len(told) == count:
+                _placed(span, told)
+            done(indexes, outcomes)
 
         return publish._replace(done=ended)
 

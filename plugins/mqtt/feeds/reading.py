@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from lakemq.broker_core.api.errors import CorruptBatch
 from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.types import CommittedBatch
 from lakemq.plugins.mqtt.state.counters import Counters
-from lakemq.plugins.mqtt.state.records import Meta, RecordReader
+from lakemq.plugins.mqtt.state.records import Meta, Names, RecordReader
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 
 log = logging.getLogger(__name__)
+_FEW: Final = 4
+"""Records that are read as quickly as their names are."""
 
 
 class Salvage:
@@ -34,6 +37,9 @@ class Salvage:
         """As `RecordReader.read`; nothing of a batch that is corrupt inside."""
         # Columns are as they were appended: no bytes are decoded that could be corrupt.
         if batch.columns is not None:
+            few = len(batch.columns.values) <= _FEW
+            if heard is not None and not few and not _any_heard(reader.names(batch), heard):
+                return iter(())
             return reader.read(batch, heard)
         return self._messages(reader, batch, heard)
 
@@ -42,11 +48,8 @@ class Salvage:
     ) -> Iterator[tuple[Message, Meta]]:
         try:
             opened = RecordBatch(batch.data)
-            if heard is not None:
-                names = reader.names(opened)
-                if names is not None and "" not in names and not any(map(heard, names)):
-                    return  # as most are, of a partition that another node's clients publish to
-            yield from reader.read(batch, heard, opened)
+            if heard is None or _any_heard(reader.names(batch, opened), heard):
+                yield from reader.read(batch, heard, opened)
         except CorruptBatch as error:
             self._left_out(batch, error)
 
@@ -67,3 +70,9 @@ class Salvage:
         self._counters.batches_corrupt += 1
         place = (batch.topic, batch.partition, batch.base_offset)
         log.error("%s-%d offset %d: the batch is corrupt and left out: %s", *place, error)
+
+
+def _any_heard(names: Names, heard: Callable[[str], bool]) -> bool:
+    """Whether a batch is to be looked through; most are not, of what clients of other nodes publish
+    or has no subscriber."""
+    return names is None or "" in names or any(map(heard, names))

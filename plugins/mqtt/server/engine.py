@@ -12,7 +12,7 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import version
 from typing import Any, Final, Protocol
 
@@ -157,7 +157,7 @@ class MqttEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._deciding: set[asyncio.Task[None]] = set()
         """Those that find out what clients may do."""
-        self._appending: set[PendingAppend] = set()
+        self._appending: dict[PendingAppend, int] = {}  # -> records without an outcome
         self._gathering = Gathering(self.later, self._turn_if_due)
         """Of topics of one partition."""
         self._progress = asyncio.Event()
@@ -401,7 +401,7 @@ class MqttEngine:
                 link.flush()
 
     def _append(self, pending: PendingAppend) -> BoundPublish:
-        self._appending.add(pending)
+        self._appending[pending] = len(pending.tokens)
         # What memory acknowledges waits for no fsync that others could share.
         gathers = pending.acks is not Acks.MEMORY and self._has_one_partition(pending.topic)
         if gathers:
@@ -411,18 +411,24 @@ class MqttEngine:
         return BoundPublish(pending.topic, columns, principals, pending.acks, done)
 
     def _appended(
-        self, pending: PendingAppend, gathers: bool, outcomes: list[Placed | LakeMQError]
+        self,
+        pending: PendingAppend,
+        gathers: bool,
+        indexes: Sequence[int],
+        outcomes: list[Placed | LakeMQError],
     ) -> None:
-        self._appending.discard(pending)
-        if gathers:
-            self._gathering.end(pending.topic, len(pending.tokens))
-        now_ms = self.now_ms()
-        if len(outcomes) == len(pending.tokens):
-            pending.settle(outcomes, now_ms)
+        missing = self._appending[pending] - len(indexes)
+        if missing:
+            self._appending[pending] = missing
         else:
-            text = f"{len(outcomes)} outcomes for {len(pending.tokens)} records"
+            del self._appending[pending]
+            if gathers:
+                self._gathering.end(pending.topic, len(pending.tokens))
+        if len(outcomes) != len(indexes):
+            text = f"{len(outcomes)} outcomes for {len(indexes)} records"
             log.error("publishes to topic %s: %s", pending.topic, text)
-            pending.fail(LakeMQError(text), now_ms)
+            outcomes = [LakeMQError(text)] * len(indexes)
+        pending.settle(indexes, outcomes, self.now_ms())
         # What is stored is acknowledged at once; within a turn, its own last step does that.
         if not self._in_turn:
             self._turn()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from lakemq.broker_core.api.types import ANONYMOUS, AccessContext, Credentials, Principal
@@ -214,10 +215,20 @@ class Connection:
         self, packet_ids: Sequence[int], size_bytes: int, somewhere: Place, now_ms: int
     ) -> None:
         """QoS 1 publishes of this connection are stored."""
-        inflow, count = self.inflow, len(packet_ids)
-        inflow.appends -= count
+        inflow = self.inflow
+        inflow.appends -= len(packet_ids)
         inflow.appends_bytes -= size_bytes
-        inflow.qos_1 -= count
+        if inflow.take(packet_ids):
+            self._acknowledge(packet_ids)
+            if inflow.early:
+                inflow.go_on()
+        else:
+            for packet_id in packet_ids:
+                inflow.in_turn(packet_id, partial(self._acknowledge, (packet_id,)))
+
+    def _acknowledge(self, packet_ids: Sequence[int]) -> None:
+        count = len(packet_ids)
+        self.inflow.qos_1 -= count
         if self.state is not State.CONNECTED:
             return
         if count == 1:

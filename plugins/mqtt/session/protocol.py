@@ -6,6 +6,7 @@ Source: MQTT 5.0 chapters 3 and 4 and MQTT 3.1.1 chapters 3 and 4.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from lakemq.broker_core.api.types import Principal
@@ -136,7 +137,11 @@ class ServerProtocol(Connection):
         """What became of a publish of this connection that went to storage."""
         self.inflow.appends -= 1
         self.inflow.appends_bytes -= size_bytes
-        publishing.settled(self, packet_id, qos, outcome, now_ms)
+        settle = partial(publishing.settled, self, packet_id, qos, outcome, now_ms)
+        if qos:
+            self.inflow.in_turn(packet_id, settle)
+        else:
+            settle()
 
     def _handle(self, packets: Sequence[Packet], now_ms: int) -> None:
         for place, packet in enumerate(packets):

@@ -5,7 +5,8 @@ Source: MQTT 5.0 sections 3.3 to 3.7, 4.3 (QoS).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from lakemq.broker_core.api.errors import NotLeader, OutcomeUnknown, StorageFull
@@ -155,6 +156,7 @@ def _store_plain(connection: Connection, packet: Publish, route: Route, topic: s
     inflow.qos_1 += 1
     inflow.appends += 1
     inflow.appends_bytes += len(payload)
+    inflow.order.append(packet.packet_id)
     token = (connection, packet.packet_id, 1)
     hub.outbox.appends.to(topic, Acks.LEADER).add(
         connection.principal, route.key, payload, route.headers[1], token
@@ -179,7 +181,7 @@ def _pass_on(connection: Connection, packet: Publish, route: Route, now_ms: int)
         end(span)
     if packet.qos:
         connection.inflow.qos_1 -= packet.qos == 1
-        _acknowledge(connection, packet.packet_id, packet.qos, NOWHERE, now_ms)
+        _acknowledge_in_turn(connection, packet, now_ms)
 
 
 def _may_retain(connection: Connection, packet: Publish, route: Route, now_ms: int) -> bool:
@@ -196,8 +198,7 @@ def _may_retain(connection: Connection, packet: Publish, route: Route, now_ms: i
     if packet.qos and connection.version == V5:
         # `on_result` takes these off again: it is told of an append that was never begun.
         error = StorageFull("no room for more retained messages")
-        connection.inflow.appends += 1
-        connection.inflow.appends_bytes += len(packet.payload)
+        connection.inflow.begun(packet.packet_id, packet.qos, len(packet.payload))
         connection.on_result(packet.packet_id, packet.qos, len(packet.payload), error, now_ms)
         return False
     packet.retain = False
@@ -211,9 +212,7 @@ def _store(
     route: Route,
     receiver: AppendCallback,
 ) -> None:
-    inflow = connection.inflow
-    inflow.appends += 1
-    inflow.appends_bytes += len(packet.payload)
+    connection.inflow.begun(packet.packet_id, packet.qos, len(packet.payload))
     if packet.retain or packet.properties is not NO_PROPERTIES:
         by_client = binding.key_is_client_id
         owner = connection.hub.owner_told(connection.principal) if packet.retain else None
@@ -232,8 +231,7 @@ def _store(
 
 def _delay(connection: Connection, packet: Publish, delay_s: int, now_ms: int) -> None:
     """Keep a publish until it is due."""
-    connection.inflow.appends += 1
-    connection.inflow.appends_bytes += len(packet.payload)
+    connection.inflow.begun(packet.packet_id, packet.qos, len(packet.payload))
     session, headers = connection.session, b""
     if packet.qos == 2 and session is not None and session.durable:
         headers = client_header(session.client_id)
@@ -253,7 +251,7 @@ def _refuse_one_more(connection: Connection, packet: Publish, now_ms: int) -> No
     connection.hub.counters.publishes_refused += 1
     text = f"{SHARED_INCOMING_MAX} publishes of QoS 2 are not released"
     if connection.version == V5:
-        _answer(connection, packet.packet_id, 2, Reason.QUOTA_EXCEEDED, text)
+        _answer_in_turn(connection, packet, Reason.QUOTA_EXCEEDED, text)
     else:
         connection.close(Reason.QUOTA_EXCEEDED, text, now_ms)
 
@@ -265,7 +263,7 @@ def _begin(connection: Connection, packet: Publish, now_ms: int) -> bool:
     if packet.qos == 2 and packet.packet_id in session.incoming:
         # [MQTT-4.3.3-10]: answered again when it is stored, not taken again
         if isinstance(session.incoming[packet.packet_id], Place):
-            connection.write(PUBREC + packet.packet_id.to_bytes(2, "big"))
+            _in_turn(connection, packet, partial(_say_received, session, packet.packet_id))
         return False
     is_full = packet.qos == 2 and len(session.incoming) >= SHARED_INCOMING_MAX
     if is_full and connection.hub.ended is not None:
@@ -320,11 +318,11 @@ def _refuse(connection: Connection, packet: Publish, reason: Reason, now_ms: int
     _note_refused(connection, packet, reason)
     if connection.version == V5:
         if packet.qos:
-            _answer(connection, packet.packet_id, packet.qos, reason, "")
+            _answer_in_turn(connection, packet, reason, "")
     elif connection.hub.limits.refused_publish_disconnects:
         connection.close(reason, f"may not publish to {packet.topic}", now_ms)
     elif packet.qos:
-        _acknowledge(connection, packet.packet_id, packet.qos, NOWHERE, now_ms)
+        _acknowledge_in_turn(connection, packet, now_ms)
 
 
 def _note_refused(connection: Connection, packet: Publish, reason: Reason) -> None:
@@ -340,12 +338,33 @@ def _note_refused(connection: Connection, packet: Publish, reason: Reason) -> No
     decisions.note("refused", connection.client_id, packet.topic, why=why)
 
 
+def _in_turn(connection: Connection, packet: Publish, answer: Callable[[], None]) -> None:
+    """Answer a publish that does not go to storage, behind those that have."""
+    inflow = connection.inflow
+    if not inflow.order:
+        answer()
+        return
+    inflow.order.append(packet.packet_id)
+    inflow.in_turn(packet.packet_id, answer)
+
+
+def _acknowledge_in_turn(connection: Connection, packet: Publish, now_ms: int) -> None:
+    answer = partial(_acknowledge, connection, packet.packet_id, packet.qos, NOWHERE, now_ms)
+    _in_turn(connection, packet, answer)
+
+
+def _answer_in_turn(connection: Connection, packet: Publish, reason: Reason, text: str) -> None:
+    answer = partial(_answer, connection, packet.packet_id, packet.qos, reason, text)
+    _in_turn(connection, packet, answer)
+
+
 def _acknowledge(
     connection: Connection, packet_id: int, qos: int, place: Place, now_ms: int
 ) -> None:
     """The publish is where it belongs."""
     if qos == 1:
-        connection.write(PUBACK + packet_id.to_bytes(2, "big"))
+        if connection.state is State.CONNECTED:
+            connection.write(PUBACK + packet_id.to_bytes(2, "big"))
         return
     session = connection.session
     assert session is not None
@@ -373,6 +392,8 @@ def _say_received(session: Session, packet_id: int) -> None:
 
 def _answer(connection: Connection, packet_id: int, qos: int, reason: Reason, text: str) -> None:
     """Version 5: PUBACK or PUBREC with a failure; a refused publish is finished with it."""
+    if connection.state is not State.CONNECTED:
+        return
     said = connection.wants_reasons and text
     connection.send(
         Acknowledgement(

@@ -6,7 +6,7 @@ they came from. Each carries a token, which takes the outcome back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -24,7 +24,8 @@ class AppendCallback(Protocol):
     def on_result(
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
-        """Called once for each publish, in the order of publishing."""
+        """Called once for each publish, in the order of publishing as far as that is to one
+        partition."""
 
     def on_appended(
         self, packet_ids: Sequence[int], size_bytes: int, somewhere: Place, now_ms: int
@@ -110,20 +111,29 @@ class PendingAppend:
         ends.append(len(self.values))
         return [(who, end - start) for (who, start), end in zip(self._starts, ends, strict=True)]
 
-    def settle(self, outcomes: Sequence[Placed | LakeMQError], now_ms: int) -> None:
-        """Tell each publish's receiver its outcome.
+    def settle(
+        self, indexes: Sequence[int], outcomes: Sequence[Placed | LakeMQError], now_ms: int
+    ) -> None:
+        """Tell the receivers of these publishes their outcomes.
 
         QoS 2 alone is given its place, which its session keeps; the others get one that says only
         that they are stored.
         """
+        tokens, values = self.tokens, self.values
+        if len(indexes) < len(tokens):
+            tokens = [tokens[index] for index in indexes]
+            values = [values[index] for index in indexes]
+        self._tell(zip(tokens, values, outcomes, strict=True), now_ms)
+
+    def _tell(
+        self, rows: Iterable[tuple[Token, bytes | None, Placed | LakeMQError]], now_ms: int
+    ) -> None:
         # QoS 1 publishes of one connection in a row share one call, which makes their PUBACKs one
-        # write; any other outcome ends the row, so that answers keep the order of publishing
-        # [MQTT-4.6.0-2].
+        # write; any other outcome ends the row.
         owner: AppendCallback | None = None
         run: list[int] = []
         size_bytes = 0
         somewhere = self._somewhere
-        rows = zip(self.tokens, self.values, outcomes, strict=True)
         for (receiver, packet_id, qos), value, outcome in rows:
             size = len(value) if value else 0
             if qos == 1 and type(outcome) is Placed:
@@ -150,7 +160,8 @@ class PendingAppend:
 
     def fail(self, error: LakeMQError, now_ms: int) -> None:
         """The same error for all."""
-        self.settle([error] * len(self.tokens), now_ms)
+        count = len(self.tokens)
+        self.settle(range(count), [error] * count, now_ms)
 
 
 class Appends:

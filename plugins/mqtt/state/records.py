@@ -43,6 +43,12 @@ BROKERS_OWN: Final = (CLIENT, QOS_2_ID, DELAYED_ID, OWNER)
 _ESCAPED: Final = "mqtt.user."
 """In front of a user property whose own name begins with `mqtt.`."""
 _PARSED_MAX: Final = 4096
+_BATCHES_MAX: Final = 256
+_NAMES_MAX: Final = 4096
+"""Names of one batch that are remembered; with more, any may be among them."""
+Names = frozenset[str] | None
+"""Topic names of a batch; None: a record matters whatever they are (retained, QoS 2), or there are
+too many."""
 _PARSED_MAX_BYTES: Final = 512
 
 
@@ -226,11 +232,12 @@ def _rows(batch: CommittedBatch, opened: RecordBatch | None) -> Iterable[_Row]:
 class RecordReader:
     """Opens committed batches as messages; remembers what it parsed, since headers repeat."""
 
-    __slots__ = ("_names", "_parsed", "unreadable")
+    __slots__ = ("_batches", "_names", "_parsed", "unreadable")
 
     def __init__(self, names: TopicNames) -> None:
         self._names = names
         self._parsed: dict[bytes, Meta] = {b"": parse_headers(())}
+        self._batches: dict[tuple[str, int, int, int], Names] = {}
         self.unreadable = 0
         """Records whose key is no topic name, or whose headers are broken."""
 
@@ -283,15 +290,31 @@ class RecordReader:
                 message = message.owned_by(meta.owner)
             yield message, meta
 
-    def names(self, opened: RecordBatch) -> set[str] | None:
-        """Topic names of the records of a stored batch, and perhaps more; empty for a record that
-        cannot be read. None: a record matters otherwise, too (retained, QoS 2). Costs a fraction of
-        `read`, as keys and headers repeat. CorruptBatch when the batch is broken."""
+    def names(self, batch: CommittedBatch, opened: RecordBatch | None = None) -> Names:
+        """Topic names of the records, "" for one that cannot be read. Costs a fraction of `read`,
+        as keys and headers repeat; remembered of the last batches, which several readers ask for.
+        CorruptBatch when the batch is broken; `opened`: the same batch, if it is open by now."""
+        # The size tells batches apart that came behind another in a topic of the same name.
+        place = (batch.topic, batch.partition, batch.base_offset, len(batch.data))
+        known = self._batches
+        if place not in known:
+            found = self._names_of(batch, opened)
+            if len(known) >= _BATCHES_MAX:
+                del known[next(iter(known))]
+            known[place] = found if found is None or len(found) <= _NAMES_MAX else None
+        return known[place]
+
+    def _names_of(self, batch: CommittedBatch, opened: RecordBatch | None) -> Names:
         found: set[str] = set()
-        if opened.header.attributes & CONTROL:
-            return found
         keyed = False
-        for headers in set(opened.encoded_headers()):
+        if batch.columns is None:
+            opened = opened or RecordBatch(batch.data)
+            if opened.header.attributes & CONTROL:
+                return frozenset()
+            distinct = set(opened.encoded_headers())
+        else:
+            distinct = set(batch.columns.headers or (b"",))
+        for headers in distinct:
             try:
                 meta = self._parsed.get(headers) or self._parse(headers)
                 if meta.retain or meta.marked:
@@ -302,12 +325,15 @@ class RecordReader:
                     found.add(self._names.check(meta.topic))
             except (MqttError, LakeMQError):
                 found.add("")
-        for key in set(opened.keys()) if keyed else ():
+        if not keyed:
+            return frozenset(found)
+        keys = batch.columns.keys if opened is None and batch.columns else opened and opened.keys()
+        for key in set(keys or (b"",)):
             try:
                 found.add(self._names[key or b""])
             except MqttError:
                 found.add("")
-        return found
+        return frozenset(found)
 
     def _parse(self, headers: bytes) -> Meta:
         meta = parse_headers(decode_headers(headers))

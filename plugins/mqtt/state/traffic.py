@@ -3,7 +3,10 @@ adds to."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 
@@ -26,6 +29,50 @@ class Inflow:
     """QoS 1 publishes that are not acknowledged; counted against the receive maximum."""
     qos_2: set[int] = field(default_factory=set)
     """QoS 2 publishes that are not released, by packet identifier; counted likewise."""
+    order: deque[int] = field(default_factory=deque)
+    """Packet identifiers of QoS 1 and 2 publishes that have not been answered, as they came:
+    partitions and topics store theirs each at its own time, and answers must keep the order of the
+    publishes [MQTT-4.6.0-2], [MQTT-4.6.0-3]."""
+    early: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
+    """Answers that wait for those before them."""
+
+    def begun(self, packet_id: int, qos: int, size_bytes: int) -> None:
+        """A publish goes to storage."""
+        self.appends += 1
+        self.appends_bytes += size_bytes
+        if qos:
+            self.order.append(packet_id)
+
+    def take(self, packet_ids: Sequence[int]) -> bool:
+        """Whether these are the next to be answered; they are taken off then."""
+        order = self.order
+        if list(islice(order, len(packet_ids))) != packet_ids:
+            return False
+        for _ in packet_ids:
+            order.popleft()
+        return True
+
+    def in_turn(self, packet_id: int, answer: Callable[[], None]) -> None:
+        """Call `answer` when all publishes before this one have been answered."""
+        order = self.order
+        if order and order[0] != packet_id:
+            self.early.setdefault(packet_id, []).append(answer)
+            return
+        if order:
+            order.popleft()
+        answer()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Give the answers whose turn has come."""
+        order, early = self.order, self.early
+        while early and order and (answers := early.get(order[0])):
+            # A client may send an identifier again before it is answered.
+            answer = answers.pop(0)
+            if not answers:
+                del early[order[0]]
+            order.popleft()
+            answer()
 
 
 class Traffic:

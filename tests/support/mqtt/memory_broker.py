@@ -53,7 +53,7 @@ from lakemq.broker_core.api.types import (
     TopicConfig,
     TopicInfo,
 )
-from lakemq.broker_core.publishing.publisher import answer_with
+from lakemq.broker_core.publishing.publisher import answer_with, refuse
 from lakemq.plugins.mqtt.config import MqttSettings
 from lakemq.plugins.mqtt.server.engine import MqttEngine
 from lakemq.plugins.mqtt.server.tcp import MqttListener
@@ -207,7 +207,7 @@ class MemoryBroker:
                 future = self.publish(each.topic, each.columns, principal=principal, acks=each.acks)
             except Exception as error:
                 known = error if isinstance(error, LakeMQError) else LakeMQError(repr(error))
-                each.done([known] * len(each.columns.values))
+                refuse(each, known)
             else:
                 answer_with(future, each)
 

@@ -338,20 +338,17 @@ class Broker(SimulatedBroker):
         for index, key in enumerate(keys):
             number = 0 if is_node_own(each.topic) else partition_of(key or b"", count)
             rows.setdefault(number, []).append(index)
-        outcomes: list[Placed | LakeMQError] = [Unavailable("")] * len(keys)
 
         async def append(number: int, indexes: list[int]) -> None:
+            outcomes: list[Placed | LakeMQError]
             try:
                 base = await self._append(each.topic, number, _some(columns, indexes))
+                outcomes = [Placed(number, Offset(base + at)) for at in range(len(indexes))]
             except LakeMQError as error:
-                for index in indexes:
-                    outcomes[index] = error
-                return
-            for offset, index in enumerate(indexes, base):
-                outcomes[index] = Placed(number, Offset(offset))
+                outcomes = [error] * len(indexes)
+            each.done(indexes, outcomes)
 
         await asyncio.gather(*(append(*some) for some in rows.items()))
-        each.done(outcomes)
 
     async def _append(self, topic: str, number: int, columns: Columns) -> int:
         if not is_node_own(topic):

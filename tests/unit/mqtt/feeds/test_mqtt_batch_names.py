@@ -14,7 +14,7 @@ from itertools import count
 import pytest
 
 from lakemq.broker_core.api.cluster.channels import Peer
-from lakemq.broker_core.api.records.batch import RecordBatch, encode
+from lakemq.broker_core.api.records.batch import encode
 from lakemq.broker_core.api.records.headers import encode_headers
 from lakemq.broker_core.api.types import Columns, CommittedBatch, Offset
 from lakemq.plugins.mqtt.feeds.reading import Salvage
@@ -46,7 +46,10 @@ PEER = Peer("b", 1)
 def batch_of(rng: random.Random, headers: tuple[bytes, ...]) -> CommittedBatch:
     rows = [(rng.choice(KEYS), rng.choice(headers)) for _ in range(rng.randrange(1, 12))]
     columns = Columns([b"v"] * len(rows), [key for key, _ in rows], [head for _, head in rows])
-    return CommittedBatch("mqtt", 0, Offset(0), encode(columns, now_ms=1))
+    data, given = encode(columns, now_ms=1), None
+    if rng.random() < 0.5:  # where it was published here
+        given = columns._replace(timestamps_ms=[1] * len(rows))
+    return CommittedBatch("mqtt", 0, Offset(0), data, given)
 
 
 def told(rows: Iterable[tuple[Message, Meta]]) -> list[tuple[object, ...]]:
@@ -62,7 +65,7 @@ def test_names_are_those_of_the_records(seed: int) -> None:
     rng = random.Random(seed)
     some = PLAIN + rng.choice([(), NAMED, BROKEN, MATTERS])
     batch = batch_of(rng, some)
-    names, one_by_one = reader().names(RecordBatch(batch.data)), reader()
+    names, one_by_one = reader().names(batch), reader()
     read = list(one_by_one.read(batch))
     if any(message.retain or meta.marked for message, meta in read):
         assert names is None

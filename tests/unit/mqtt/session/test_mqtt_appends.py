@@ -58,7 +58,7 @@ def test_each_is_told_its_own(seed: int) -> None:
         if whose is not None:
             expected[whose].append((packet_id, qos, StorageFull if failed else Place))
             sizes[whose] += len(value)
-    pending.settle(outcomes, 0)
+    pending.settle(range(len(outcomes)), outcomes, 0)
     assert [client.told for client in clients] == expected
     assert [client.size_bytes for client in clients] == sizes
 
