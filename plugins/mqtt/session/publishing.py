@@ -263,7 +263,7 @@ def _begin(connection: Connection, packet: Publish, now_ms: int) -> bool:
     if packet.qos == 2 and packet.packet_id in session.incoming:
         # [MQTT-4.3.3-10]: answered again when it is stored, not taken again
         if isinstance(session.incoming[packet.packet_id], Place):
-            _in_turn(connection, packet, partial(_say_received, session, packet.packet_id))
+            connection.write(PUBREC + packet.packet_id.to_bytes(2, "big"))
         return False
     is_full = packet.qos == 2 and len(session.incoming) >= SHARED_INCOMING_MAX
     if is_full and connection.hub.ended is not None:

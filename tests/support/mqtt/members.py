@@ -52,7 +52,9 @@ class Member(CrashBench):
             data = encode_batch(lane.columns(), now_ms=self.now_ms, base_offset=base)
             self.members.log.append(CommittedBatch(TOPIC, 0, Offset(base), data))
             outcomes = [Placed(0, Offset(base + n)) for n in range(count)]
-            self._unconfirmed.append(partial(lane.settle, outcomes, self.now_ms))
+            self._unconfirmed.append(
+                partial(lane.settle, range(len(outcomes)), outcomes, self.now_ms)
+            )
 
     def hear(self) -> None:
         """Deliver the next batch."""

@@ -1,25 +1,29 @@
-"""A QoS 2 publish whose record comes to its node before the answer of who stored it, as where
-another node leads the partition."""
+"""Answers to publishes that are stored by several, at different times: what comes late, or before
+its turn."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader, OutcomeUnknown, StorageFull
 from lakemq.broker_core.api.records.batch import encode
-from lakemq.broker_core.api.types import CommittedBatch, Offset, Placed
+from lakemq.broker_core.api.types import CommittedBatch, Offset, Operation, Placed
+from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.state.appends import PendingAppend
 from lakemq.plugins.mqtt.wire.packets import (
     V5,
+    V311,
     Acknowledgement,
     PacketType,
     Properties,
     Publish,
 )
-from tests.support.mqtt.bench import Device
+from tests.support.mqtt.bench import Bench, Device
 from tests.support.mqtt.crash import CrashBench
+from tests.support.seeds import seeds
 
 LASTING = Properties(session_expiry_s=1000)
 PUBREC, PUBREL, PUBCOMP = PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
@@ -149,3 +153,31 @@ def test_what_is_not_stored_is_refused() -> None:
     lane.fail(StorageFull("full"), bench.now_ms)
     assert not device.closed
     assert kinds(device) == [(PUBREC, 0x97)]
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+@pytest.mark.parametrize("seed", seeds(40))
+def test_answers_keep_the_order_of_the_publishes(seed: int, version: int) -> None:
+    """[MQTT-4.6.0-2], [MQTT-4.6.0-3]: whatever is stored first, in memory only, or refused."""
+    chance = random.Random(seed)
+    bench = Bench(bindings=(Binding("a", "mqtt"), Binding("b", "other")))
+    bench.forbidden.add((Operation.WRITE, "refused"))
+    device = bench.connect("d", version=version)
+    sent: list[tuple[PacketType, int]] = []
+    waiting: list[tuple[PendingAppend, int]] = []
+    for _ in range(60):
+        if waiting and chance.random() < 0.5:
+            lane, index = waiting.pop(chance.randrange(len(waiting)))
+            lane.settle([index], [Placed(index % 3, Offset(index))], bench.now_ms)
+            continue
+        qos, packet_id = chance.choice([1, 2]), len(sent) + 1
+        name = chance.choice(["a", "a", "b", "memory", *["refused"] * (version == V5)])
+        device.send(Publish(name, b"x", qos, packet_id=packet_id))
+        sent.append((PacketType.PUBACK if qos == 1 else PUBREC, packet_id))
+        for lane in bench.hub.outbox.appends.take():
+            waiting += [(lane, index) for index in range(len(lane.tokens))]
+    chance.shuffle(waiting)
+    for lane, index in waiting:
+        lane.settle([index], [Placed(index % 3, Offset(index))], bench.now_ms)
+    answers = [one for one in device.received() if isinstance(one, Acknowledgement)]
+    assert [(one.type, one.packet_id) for one in answers] == sent
