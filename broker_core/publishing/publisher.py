@@ -162,9 +162,13 @@ class Publisher:
         if columns.keys is None:
             return {sticky: range(count)}
         homes: dict[int, list[int]] = {}
+        known: dict[bytes | None, list[int]] = {}  # keys repeat
         for place, key in enumerate(columns.keys):
-            home = sticky if key is None else partition_of(key, partitions)
-            homes.setdefault(home, []).append(place)
+            places = known.get(key)
+            if places is None:
+                home = sticky if key is None else partition_of(key, partitions)
+                places = known[key] = homes.setdefault(home, [])
+            places.append(place)
         return dict(homes)
 
     def _sticky(self, topic: TopicInfo) -> int:
