@@ -96,6 +96,7 @@ class Connection:
         "session",
         "silent_until_ms",
         "state",
+        "stored",
         "subscribing",
         "throttle",
         "traffic",
@@ -119,6 +120,9 @@ class Connection:
         self.express: dict[bytes, str] = {}
         """Topic names whose plain QoS 0 publishes need no decoding."""
         self.decoder.express = self.express
+        self.stored: dict[bytes, Route] = {}
+        """Topic names whose plain QoS 1 publishes are stored in runs."""
+        self.decoder.stored = self.stored
         self.version = V311
         self.bridge = False
         self.credentials: Credentials | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from lakemq.broker_core.api.types import Credentials
 from lakemq.plugins.mqtt.routing.bindings import Binding
@@ -33,6 +34,10 @@ class Enhanced:
     """The exchange that runs."""
     last_word: bytes = b""
     """Authentication data for CONNACK."""
+
+
+ROUTES_MAX: Final = 4096
+"""Topic names of one client whose routes are remembered."""
 
 
 @dataclass(slots=True)

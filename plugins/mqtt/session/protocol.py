@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lakemq.broker_core.api.types import Principal
 from lakemq.plugins.mqtt.routing.rights import Charge
-from lakemq.plugins.mqtt.session import authenticating, connecting, publishing, subscribing
+from lakemq.plugins.mqtt.session import authenticating, connecting, publishing, runs, subscribing
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.rates import Throttle
 from lakemq.plugins.mqtt.state.appends import Outcome
@@ -28,6 +28,7 @@ from lakemq.plugins.mqtt.wire.packets import (
     Ping,
     Publish,
     PublishRun,
+    StoredRun,
     Subscribe,
     Unsubscribe,
 )
@@ -205,7 +206,8 @@ _HANDLERS: Final[dict[State, dict[type, _Handler]]] = {
     State.AUTHENTICATING: {},
     State.CONNECTED: {
         Publish: publishing.publish,
-        PublishRun: publishing.run,
+        PublishRun: runs.pass_on,
+        StoredRun: runs.store,
         Acknowledgement: publishing.acknowledgement,
         Subscribe: subscribing.subscribe,
         Unsubscribe: subscribing.unsubscribe,
@@ -215,7 +217,17 @@ _HANDLERS: Final[dict[State, dict[type, _Handler]]] = {
     },
     State.CHALLENGED: {Auth: authenticating.auth, Disconnect: _disconnect},
     State.CLOSED: dict.fromkeys(
-        (Publish, PublishRun, Acknowledgement, Subscribe, Unsubscribe, Ping, Disconnect, Auth),
+        (
+            Publish,
+            PublishRun,
+            StoredRun,
+            Acknowledgement,
+            Subscribe,
+            Unsubscribe,
+            Ping,
+            Disconnect,
+            Auth,
+        ),  # fmt: skip
         _ignore,
     ),
 }

@@ -5,7 +5,7 @@ Source: MQTT 5.0 sections 3.3 to 3.7, 4.3 (QoS).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -16,18 +16,17 @@ from lakemq.broker_core.api.types import Acks, Operation
 from lakemq.plugins.mqtt.limits import SHARED_INCOMING_MAX
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.delayed import PREFIX, delay, split_delayed
-from lakemq.plugins.mqtt.routing.subscriptions import Target
+from lakemq.plugins.mqtt.session import runs
 from lakemq.plugins.mqtt.session.connection import Connection
-from lakemq.plugins.mqtt.session.progress import Route
+from lakemq.plugins.mqtt.session.progress import ROUTES_MAX, Route
 from lakemq.plugins.mqtt.session.receipt import Receipt, receive_span
 from lakemq.plugins.mqtt.state.appends import AppendCallback, Outcome
 from lakemq.plugins.mqtt.state.delivery import Delivery
 from lakemq.plugins.mqtt.state.records import client_header, qos_2_header, record_headers
 from lakemq.plugins.mqtt.state.sessions import NOWHERE, Session
 from lakemq.plugins.mqtt.state.states import State
-from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.encoding import PUBACK, PUBCOMP, PUBREC, PUBREL
-from lakemq.plugins.mqtt.wire.messages import Message, Place, message_of
+from lakemq.plugins.mqtt.wire.messages import Place, message_of
 from lakemq.plugins.mqtt.wire.packets import (
     NO_PROPERTIES,
     V5,
@@ -35,12 +34,10 @@ from lakemq.plugins.mqtt.wire.packets import (
     PacketType,
     Properties,
     Publish,
-    PublishRun,
 )
 from lakemq.plugins.mqtt.wire.reasons import FAILURE, ProtocolError, Reason, publish_reason
 from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX, check_topic_name
 
-ROUTES_MAX: Final = 4096
 """Topic names whose way one connection remembers."""
 
 
@@ -49,6 +46,7 @@ def forget_routes(connection: Connection, now_ms: int) -> None:
     connection.routes_until_ms = now_ms + connection.hub.limits.access_cache_ms
     connection.routes.clear()
     connection.express.clear()
+    connection.stored.clear()
 
 
 def _route(connection: Connection, topic: str) -> Route:
@@ -100,6 +98,8 @@ def _may_publish(connection: Connection, route: Route, packet: Publish) -> bool:
     context = connection.access_context(packet.qos, bool(packet.retain))
     allowed = connection.hub.allowed(connection.principal, Operation.WRITE, route.topic, context)
     route.allowed[packet.qos * 2 + packet.retain] = allowed
+    if allowed and packet.qos == 1 and route.stores is not None and not packet.retain:
+        runs.offer_stored(connection, route)
     return allowed
 
 
@@ -140,7 +140,7 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
             return
     # A run goes to subscribers as the bytes that came, so its name must not be rewritten.
     elif not (packet.qos or rewrites) and packet.properties is NO_PROPERTIES:
-        _offer_express(connection, route)
+        runs.offer_express(connection, route)
     if route.certificate is not None:
         hub.certify(packet, route.certificate, connection.client_id, connection.principal, now_ms)
     _pass_on(connection, packet, route, now_ms)
@@ -517,82 +517,3 @@ def _release(connection: Connection, packet_id: int, now_ms: int) -> None:
 
 def _say(connection: Connection, packet: PacketType, packet_id: int) -> None:
     connection.send(Acknowledgement(packet, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))
-
-
-# -- express: QoS 0 without decoding
-
-
-def _offer_express(connection: Connection, route: Route) -> None:
-    """From now on, let plain QoS 0 publishes to this topic name come as the bytes they are."""
-    stored = route.binding is not None and route.binding.stores_qos_0
-    if stored or route.certificate is not None or len(route.topic) > REMEMBERED_CHARS_MAX:
-        return
-    express = connection.express
-    if len(express) >= ROUTES_MAX:
-        express.clear()
-    # `forget_routes` clears this dict, and the decoder shares it: changed rights hold for runs too.
-    express[route.topic.encode()] = route.topic
-
-
-def run(connection: Connection, packet: PublishRun, now_ms: int) -> None:
-    """Pass a run of QoS 0 publishes on: as it is to those who speak the same version, packet by
-    packet to the others."""
-    hub = connection.hub
-    hub.counters.publishes_received += packet.count
-    connection.traffic.received[0] += packet.count
-    connection.traffic.packets_received += packet.count - 1
-    # the table may have been emptied since the run was taken for one; then too, it was allowed
-    name = connection.express.get(packet.topic) or packet.topic.decode()
-    if hub.express is not None and hub.express.wanted(name):
-        for message in _messages(connection, packet, now_ms):
-            hub.pass_on(message, now_ms)
-        return
-    _run_here(connection, packet, name, now_ms)
-
-
-def _run_here(connection: Connection, packet: PublishRun, name: str, now_ms: int) -> None:
-    hub = connection.hub
-    match = hub.index.match(name)
-    version_5 = connection.version == V5
-    rest: list[Target] = []
-    for target in match.targets:
-        peer = target.session.connection
-        if peer is None or peer.blocked:
-            hub.delivery.dropped_qos_0 += packet.count
-            hub.delivery.decisions.note(
-                "qos_0", target.session.client_id, name, origin=connection.client_id,
-                publishes=packet.count,
-            )  # fmt: skip
-            if peer is not None:
-                peer.traffic.dropped += packet.count
-        elif (  # it needs other bytes than came: decoded below
-            (peer.version == V5) != version_5
-            or target.identifiers
-            or target.no_local
-            or peer.packet_max_bytes < len(packet.packets)
-        ):
-            rest.append(target)
-        else:
-            peer.pass_on(packet.packets)
-            peer.traffic.sent[0] += packet.count
-            peer.traffic.packets_sent += packet.count - 1
-            hub.delivery.sent += packet.count
-    if not rest and not match.groups:
-        if not match.targets:
-            hub.delivery.decisions.note(
-                "no_subscriber", connection.client_id, name, publishes=packet.count
-            )
-        return
-    for message in _messages(connection, packet, now_ms):
-        for target in rest:
-            hub.deliver(target, message, now_ms)
-        for group in match.groups:
-            hub.deliver_shared(group, message, now_ms)
-
-
-def _messages(connection: Connection, packet: PublishRun, now_ms: int) -> Iterator[Message]:
-    hub = connection.hub
-    decoder = Decoder(hub.limits.packet_max_bytes, hub.names, connection.version)
-    for one in decoder.feed(packet.packets):
-        assert isinstance(one, Publish)
-        yield message_of(one, now_ms, connection.client_id)

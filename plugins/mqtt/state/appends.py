@@ -7,6 +7,7 @@ they came from. Each carries a token, which takes the outcome back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -96,6 +97,26 @@ class PendingAppend:
         self.values.append(value)
         self.headers.append(headers)
         self.tokens.append(token)
+
+    def add_run(
+        self,
+        principal: Principal,
+        key: bytes,
+        values: Sequence[bytes],
+        headers: bytes,
+        receiver: AppendCallback,
+        packet_ids: Sequence[int],
+    ) -> None:
+        """`add` for QoS 1 publishes of one client under one key."""
+        if principal is not self._principal:
+            self._principal = principal
+            self._starts.append((principal, len(self.values)))
+        count = len(values)
+        self.size_bytes += sum(map(len, values))
+        self.keys += [key] * count
+        self.values += values
+        self.headers += [headers] * count
+        self.tokens += zip(repeat(receiver, count), packet_ids, repeat(1), strict=False)
 
     def has_enough(self, count: int) -> bool:
         """Whether it has so many records, or gathering more would save little."""

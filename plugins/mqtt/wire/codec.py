@@ -33,6 +33,7 @@ from lakemq.plugins.mqtt.wire.packets import (
     Properties,
     Publish,
     PublishRun,
+    StoredRun,
 )
 from lakemq.plugins.mqtt.wire.primitives import Reader
 from lakemq.plugins.mqtt.wire.properties import read_properties
@@ -57,7 +58,8 @@ class Decoder:
     """Turns one connection's bytes into packets.
 
     `version` is 0 until CONNECT or CONNACK has been read, or it is set. `express` holds topic names
-    (bytes) whose plain QoS 0 publishes come out as `PublishRun`, undecoded.
+    (bytes) whose plain QoS 0 publishes come out as `PublishRun`, undecoded; `stored` those whose
+    plain QoS 1 publishes come out as `StoredRun`, unless one comes alone.
     """
 
     __slots__ = (
@@ -68,6 +70,7 @@ class Decoder:
         "names",
         "one_by_one",
         "packet_max_bytes",
+        "stored",
         "version",
     )
 
@@ -80,6 +83,7 @@ class Decoder:
         self.packet_max_bytes = packet_max_bytes
         self.names = TopicNames() if names is None else names
         self.express: Mapping[bytes, object] = {}
+        self.stored: Mapping[bytes, object] = {}
         self.error: MqttError | None = None
         """Why decoding stopped; the packets before it were returned. Feed nothing more then."""
         self._held = bytearray()
@@ -155,6 +159,7 @@ class Decoder:
         """Decode from the start of `data` into `packets`; returns where the unfinished begins."""
         position, end = 0, len(data)
         append, express, one_by_one = packets.append, self.express, self.one_by_one
+        stored = self.stored
         self._needed = 2
         while end - position >= 2:
             first = data[position]
@@ -171,6 +176,10 @@ class Decoder:
             if first == _QOS_0 and express and (run := self._run(data, position, body, stop)):
                 append(run)
                 position += len(run.packets)
+                continue
+            if first == _QOS_1 and stored and (found := self._stored_run(data, body, stop)):
+                position = found[1]
+                append(found[0])
                 continue
             position = stop
             append(
@@ -247,6 +256,43 @@ class Decoder:
             if stop > end or at > stop:
                 break
         return PublishRun(topic, data[start:position], count)
+
+    def _stored_run(self, data: bytes, body: int, stop: int) -> tuple[StoredRun, int] | None:
+        """All plain QoS 1 publishes to one stored topic name, from the one at `data[body:stop]` on,
+        and where they end; None: it is no stored topic name, or the packet is not plain."""
+        at = body + 2 + int.from_bytes(data[body : body + 2], "big")
+        field = data[body:at]
+        route = self.stored.get(field[2:])
+        if route is None or at + 2 > stop:
+            return None
+        packet_ids: list[int] = []
+        payloads: list[bytes] = []
+        size, end, version_5, behind = len(field), len(data), self.version == V5, 0
+        while True:
+            packet_id = data[at] << 8 | data[at + 1]
+            at += 2
+            if version_5:  # an empty property section follows
+                if at >= stop or data[at]:
+                    break
+                at += 1
+            if not packet_id:
+                break
+            packet_ids.append(packet_id)
+            payloads.append(data[at:stop])
+            behind, body = stop, stop + 2
+            if body >= end or data[behind] != _QOS_1:
+                break
+            length = data[body - 1]
+            if length > 0x7F:
+                high = data[body]
+                if not 0 < high < 0x80:
+                    break
+                length, body = length & 0x7F | high << 7, body + 1
+            stop, at = body + length, body + size
+            too_large = stop - behind > self.packet_max_bytes
+            if stop > end or at + 2 > stop or too_large or not data.startswith(field, body):
+                break
+        return (StoredRun(route, packet_ids, payloads), behind) if packet_ids else None
 
     def _publish(self, data: bytes, first: int, body: int, stop: int) -> Publish:
         """One PUBLISH whose remaining bytes are `data[body:stop]`."""

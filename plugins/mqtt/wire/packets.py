@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import Any, Final
 
 V31: Final = 3
 V311: Final = 4
@@ -145,6 +145,17 @@ class PublishRun:
 
 
 @dataclass(slots=True)
+class StoredRun:
+    """Consecutive QoS 1 PUBLISH packets to one topic name, neither repeated, retained nor with
+    properties."""
+
+    route: Any
+    """What `Decoder.stored` says of the name."""
+    packet_ids: list[int]
+    payloads: list[bytes]
+
+
+@dataclass(slots=True)
 class Acknowledgement:
     """PUBACK, PUBREC, PUBREL or PUBCOMP."""
 
@@ -243,6 +254,7 @@ Packet = (
     | Connack
     | Publish
     | PublishRun
+    | StoredRun
     | Acknowledgement
     | Subscribe
     | Suback

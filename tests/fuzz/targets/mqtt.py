@@ -53,6 +53,7 @@ from lakemq.plugins.mqtt.wire.packets import (
     Properties,
     Publish,
     PublishRun,
+    StoredRun,
     Will,
 )
 from lakemq.plugins.mqtt.wire.primitives import Reader
@@ -106,7 +107,7 @@ def codec(data: bytes) -> None:
     assert [repr(one) for one in packets] == [repr(one) for one in again]
     assert type(whole.error) is type(pieces.error)
     for packet in packets:
-        assert not isinstance(packet, PublishRun)
+        assert not isinstance(packet, PublishRun | StoredRun)
         if isinstance(packet, Connect):
             continue
         (twin,) = Decoder(1 << 20, version=version).feed(encode(packet, version))

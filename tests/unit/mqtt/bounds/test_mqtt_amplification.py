@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakemq.plugins.mqtt.session.connection import OUT_MAX_BYTES
-from lakemq.plugins.mqtt.session.publishing import ROUTES_MAX
+from lakemq.plugins.mqtt.session.progress import ROUTES_MAX
 from lakemq.plugins.mqtt.session.subscribing import RETAINED_PER_TURN
 from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.wire.encoding import encode
@@ -130,8 +130,18 @@ def test_long_topic_names_are_not_remembered() -> None:
         device.send(Publish(f"{number}" + "x" * 60_000, b"", 0))
     connection = device.connection
     remembered = sum(map(len, connection.routes)) + sum(map(len, connection.express))
+    remembered += sum(map(len, connection.stored))
     assert remembered <= ROUTES_MAX * 512
     assert not connection.routes
+
+
+def test_so_many_topic_names_are_remembered() -> None:
+    bench = Bench()
+    device = bench.connect("d", version=V5)
+    for number in range(ROUTES_MAX + 10):
+        device.send(Publish(f"{number}", b"", 1, packet_id=number + 1))
+    connection = device.connection
+    assert 0 < len(connection.routes) <= ROUTES_MAX >= len(connection.stored) > 0
 
 
 def test_publishes_that_are_passed_on_as_they_came_do_not_make_a_client_slow() -> None:

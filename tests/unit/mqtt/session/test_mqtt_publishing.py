@@ -9,7 +9,8 @@ from lakemq.broker_core.api.records.headers import decode_headers
 from lakemq.broker_core.api.types import Acks, Offset, Operation, Placed
 from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing.bindings import Binding
-from lakemq.plugins.mqtt.session.publishing import ROUTES_MAX
+from lakemq.plugins.mqtt.session.progress import ROUTES_MAX
+from lakemq.plugins.mqtt.state.traffic import Inflow
 from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V31,
@@ -184,10 +185,10 @@ def test_changed_permissions_are_obeyed_after_the_cache_time() -> None:
     device.send(Publish("a", b"1", 1, packet_id=1))
     bench.forbidden = {(Operation.WRITE, "a")}
     bench.pass_time(1)
-    device.send(Publish("a", b"2", 1, packet_id=2))
+    device.send(*[Publish("a", b"2", 1, packet_id=packet_id) for packet_id in (2, 3, 4)])
     assert bench.store() == 1
     reasons = {each.packet_id: each.reason for each in device.received()}  # type: ignore[union-attr]
-    assert reasons == {1: 0, 2: Reason.NOT_AUTHORIZED}
+    assert reasons == {1: 0, **dict.fromkeys((2, 3, 4), Reason.NOT_AUTHORIZED)}
 
 
 def test_nobody_publishes_under_sys() -> None:
@@ -248,6 +249,36 @@ def test_publishes_of_one_turn_share_an_append() -> None:
     assert len(bench.stored) == 1
     for device in devices:
         assert [each.packet_id for each in device.received()] == [1, 2, 3]  # type: ignore[union-attr]
+
+
+@versions
+def test_publishes_that_come_together_are_stored_as_if_they_came_alone(version: int) -> None:
+    benches = Bench(), Bench()
+    devices = [bench.connect("d", version=version) for bench in benches]
+    for device in devices:  # the names must be known
+        device.send(Publish("a", b"1", 1, packet_id=100), Publish("b", b"", 1, packet_id=101))
+    sent = [
+        Publish("b" if number % 5 == 0 else "a", b"x" * number, 1, packet_id=number)
+        for number in range(1, 40)
+    ]
+    together, alone = devices
+    together.send(*sent)
+    for each in sent:
+        alone.send(each)
+    assert together.connection.inflow == alone.connection.inflow
+    for bench in benches:
+        bench.store()
+    one, other = (bench.stored[-1] for bench in benches)
+    assert one.columns() == other.columns() and one.principals() == other.principals()
+    assert one.size_bytes == other.size_bytes
+    answers = together.received()
+    assert answers == alone.received()
+    assert [one.packet_id for one in answers] == [100, 101, *range(1, 40)]  # type: ignore[union-attr]
+    assert together.connection.inflow == Inflow()
+    for attribute in ("received", "packets_received", "packets_sent"):
+        both = [getattr(device.connection.traffic, attribute) for device in devices]
+        assert both[0] == both[1], attribute
+    assert len({bench.hub.counters.publishes_received for bench in benches}) == 1
 
 
 def test_receive_maximum_is_enforced() -> None:

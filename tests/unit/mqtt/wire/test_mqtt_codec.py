@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +28,7 @@ from lakemq.plugins.mqtt.wire.packets import (
     Properties,
     Publish,
     PublishRun,
+    StoredRun,
     Suback,
     Subscribe,
     Unsuback,
@@ -32,7 +36,7 @@ from lakemq.plugins.mqtt.wire.packets import (
     Will,
 )
 from lakemq.plugins.mqtt.wire.reasons import MalformedPacket, PacketTooLarge, ProtocolError, Reason
-from tests.support.seeds import examples
+from tests.support.seeds import examples, seeds
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 names = st.text("abc/é$ ", min_size=1, max_size=20)
@@ -175,43 +179,77 @@ def test_packets_come_out_alike_however_the_bytes_are_cut(
 @given(st.data(), st.sampled_from([V311, V5]))
 @settings(max_examples=examples(100), deadline=None)
 def test_express_runs_hold_the_same_publishes(data: st.DataObject, version: int) -> None:
-    """What comes as runs, decoded again, is what was sent; retained, QoS 1 and other topic names
-    never hide in a run."""
+    """What comes as runs, decoded again, is what was sent; nothing but plain publishes to the name
+    hides in a run."""
     some_names = st.sampled_from(["a", "a/b", "b"])
-    plain = st.builds(Publish, some_names, st.binary(max_size=150) | st.just(b"same"))
-    others = st.builds(Publish, some_names, st.binary(max_size=9), st.just(1), packet_id=ids)
+    payloads = st.binary(max_size=150) | st.just(b"same")
+    plain = st.builds(Publish, some_names, payloads)
+    acknowledged = st.builds(Publish, some_names, payloads, st.just(1), packet_id=ids)
+    others = st.builds(
+        Publish, some_names, payloads, st.integers(1, 2), st.booleans(), st.booleans(),
+        packet_id=ids, properties=st.just(NO_PROPERTIES) | st.just(Properties(content_type="x")),
+    )  # fmt: skip
     retained = st.builds(Publish, some_names, st.just(b"r"), retain=st.just(True))
-    sent = data.draw(st.lists(st.one_of(plain, plain, plain, others, retained), max_size=30))
+    kinds = (plain, plain, plain, acknowledged, acknowledged, others, retained)
+    sent = data.draw(st.lists(st.one_of(*kinds), max_size=30))
+    if version == V311:
+        sent = [replace(each, properties=NO_PROPERTIES) for each in sent]
     stream = b"".join(encode(each, version) for each in sent)
     cut = data.draw(st.integers(0, len(stream)))
-    decoder = Decoder(1 << 20, version=version)
-    decoder.express = {b"a": None, b"a/b": None}
+    decoder = with_runs(Decoder(1 << 20, version=version), "a", "a/b")
+    found = decoder.feed(stream[:cut]) + decoder.feed(stream[cut:])
+    assert decoder.error is None
+    assert unrolled(found, version) == sent
+
+
+def with_runs(decoder: Decoder, *names: str) -> Decoder:
+    decoder.express = {name.encode(): None for name in names}
+    decoder.stored = {name.encode(): name for name in names}
+    return decoder
+
+
+def unrolled(packets: list[Packet], version: int) -> list[Packet]:
+    """Those of runs one by one."""
     found: list[Packet] = []
-    for each in decoder.feed(stream[:cut]) + decoder.feed(stream[cut:]):
+    for each in packets:
         if isinstance(each, PublishRun):
             inside = Decoder(1 << 20, version=version).feed(each.packets)
             assert len(inside) == each.count
             assert all(one.topic.encode() == each.topic for one in inside)  # type: ignore[union-attr]
             found += inside
+        elif isinstance(each, StoredRun):
+            found += [
+                Publish(each.route, payload, 1, packet_id=packet_id)
+                for packet_id, payload in zip(each.packet_ids, each.payloads, strict=True)
+            ]
         else:
             found.append(each)
-    assert decoder.error is None
-    assert found == sent
+    return found
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+@pytest.mark.parametrize("seed", seeds(300))
+def test_runs_hide_nothing_that_is_wrong(seed: int, version: int) -> None:
+    """Of bytes that were changed, or are more than allowed, the same comes out as without runs."""
+    chance = random.Random(seed)
+    sent = [
+        Publish("a", bytes(chance.choice([0, 9, 9, 120, 130, 300])), 1, packet_id=packet_id)
+        for packet_id in chance.choices(range(50), k=12)
+    ]
+    stream = bytearray(b"".join(encode(each, version) for each in sent))
+    for _ in range(chance.randrange(3)):
+        stream[chance.randrange(len(stream))] = chance.choice([0, 1, 2, 0x32, 0x3A, 0x80, 0xFF])
+    most = chance.choice([200, 1 << 20])
+    runs, plain = with_runs(Decoder(most, version=version), "a"), Decoder(most, version=version)
+    assert unrolled(runs.feed(bytes(stream)), version) == plain.feed(bytes(stream))
+    assert str(runs.error) == str(plain.error)
+    assert runs.held_bytes == plain.held_bytes
 
 
 def decoded(data: bytes, version: int, packet_max_bytes: int = 1 << 20) -> list[Packet]:
-    """Packets of one piece of bytes, those of runs to the express name `a` decoded too."""
-    decoder = Decoder(packet_max_bytes, version=version)
-    decoder.express = {b"a": None}
-    found: list[Packet] = []
-    for each in decoder.feed(data):
-        if isinstance(each, PublishRun):
-            assert each.topic == b"a"
-            inside = Decoder(1 << 20, version=version).feed(each.packets)
-            assert len(inside) == each.count
-            found += inside
-        else:
-            found.append(each)
+    """Packets of one piece of bytes, those of runs to the name `a` one by one."""
+    decoder = with_runs(Decoder(packet_max_bytes, version=version), "a")
+    found = unrolled(decoder.feed(data), version)
     if decoder.error is not None:
         raise decoder.error
     return found
