@@ -133,9 +133,9 @@ class Storage(Protocol):
         registers, before anything of it is opened."""
 
 
-PublishDone = Callable[[Sequence[int], list[Placed | LakeMQError]], None]
-"""Told places of records among those of the call, and one outcome for each of them, until each
-record has had one."""
+PublishDone = Callable[[Sequence[int], Placed | LakeMQError], None]
+"""Told places of records among those of the call, ascending, and where the first of them is stored,
+with the others right behind it, or why none of them is; until each record has been named once."""
 
 
 class BoundPublish(NamedTuple):

@@ -8,19 +8,16 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import repeat
 from typing import Any, NamedTuple
 
 from lakemq.broker_core.api.errors import BatchTooLarge, InvalidRequest, LakeMQError
 from lakemq.broker_core.api.ports import AppendTarget, BoundPublish, PublishDone
 from lakemq.broker_core.api.records.batch import RECORDS_MAX
 from lakemq.broker_core.api.records.partitioner import partition_of
-from lakemq.broker_core.api.types import Acks, AppendResult, Columns, Placed, TopicInfo
+from lakemq.broker_core.api.types import Acks, AppendResult, Columns, Offset, Placed, TopicInfo
 from lakemq.broker_core.publishing.joined_columns import joined
 
 Outcomes = list[Placed | LakeMQError]
-_placed: Callable[[tuple[int, int]], Placed] = partial(tuple.__new__, Placed)
-"""`Placed` from a pair, without a Python call for each of a batch's records."""
 _RECORD_BYTES = 24
 """Fixed columns of one record, at most (bytes)."""
 _HEADER_ROOM_BYTES = 256
@@ -36,14 +33,15 @@ class _Whole:
         self._missing = count
         self._future = future
 
-    def settle(self, indexes: Sequence[int], outcomes: Outcomes) -> None:
+    def settle(self, indexes: Sequence[int], outcome: Placed | LakeMQError) -> None:
         """Implements `PublishDone`."""
-        # One partition took all of the call: its list is handed on without a copy.
-        if len(indexes) == len(self._outcomes):
-            self._outcomes = outcomes
-        else:
-            for index, outcome in zip(indexes, outcomes, strict=True):
+        if isinstance(outcome, LakeMQError):
+            for index in indexes:
                 self._outcomes[index] = outcome
+        else:
+            partition, offset = outcome
+            for behind, index in enumerate(indexes):
+                self._outcomes[index] = Placed(partition, Offset(offset + behind))
         self._missing -= len(indexes)
         if not (self._missing or self._future.done()):
             self._future.set_result(self._outcomes)
@@ -202,7 +200,7 @@ class Publisher:
         try:
             gathered = self._room_for(topic, home, acks, size, count)
         except LakeMQError as error:  # the other partitions of this call are not touched
-            done(indexes, [error] * count)
+            done(indexes, error)
             return
         gathered.size_bytes += size
         gathered.count += count
@@ -241,7 +239,7 @@ class Publisher:
         """More than one batch: halve until it fits; a single record that doesn't is refused."""
         if len(indexes) == 1:
             error = BatchTooLarge(f"a record for topic {topic.name} is larger than {room} bytes")
-            done(indexes, [error])
+            done(indexes, error)
             return
         middle = len(indexes) // 2
         for half in (indexes[:middle], indexes[middle:]):
@@ -283,8 +281,7 @@ def _share(columns: Columns, indexes: Sequence[int]) -> Columns:
 
 def refuse(publish: BoundPublish, error: LakeMQError) -> None:
     """The same error for all of its records."""
-    count = len(publish.columns.values)
-    publish.done(range(count), [error] * count)
+    publish.done(range(len(publish.columns.values)), error)
 
 
 def answer_with(future: asyncio.Future[Outcomes], publish: BoundPublish) -> None:
@@ -296,12 +293,22 @@ def answer_with(future: asyncio.Future[Outcomes], publish: BoundPublish) -> None
         else:
             error = done.exception()
         if error is None:
-            publish.done(range(len(publish.columns.values)), done.result())
-            return
+            error = _tell_each(publish, done.result())
+            if error is None:
+                return
         known = error if isinstance(error, LakeMQError) else LakeMQError(repr(error))
         refuse(publish, known)
 
     future.add_done_callback(settle)
+
+
+def _tell_each(publish: BoundPublish, outcomes: Outcomes) -> LakeMQError | None:
+    count = len(publish.columns.values)
+    if len(outcomes) != count:
+        return LakeMQError(f"{len(outcomes)} outcomes for {count} records")
+    for index, outcome in enumerate(outcomes):
+        publish.done((index,), outcome)
+    return None
 
 
 def _settle(gathered: _Gathered, outcome: AppendResult | LakeMQError) -> None:
@@ -309,13 +316,11 @@ def _settle(gathered: _Gathered, outcome: AppendResult | LakeMQError) -> None:
         _refuse(gathered, outcome)
         return
     offset = int(outcome.base_offset)
-    partition = repeat(gathered.partition)
     for done, indexes, _ in gathered.shares:
-        following = offset + len(indexes)
-        done(indexes, list(map(_placed, zip(partition, range(offset, following), strict=False))))
-        offset = following
+        done(indexes, Placed(gathered.partition, Offset(offset)))
+        offset += len(indexes)
 
 
 def _refuse(gathered: _Gathered, error: LakeMQError) -> None:
     for done, indexes, _ in gathered.shares:
-        done(indexes, [error] * len(indexes))
+        done(indexes, error)

@@ -66,11 +66,11 @@ class TracedBroker(CoreBroker):
             return publish
         told: Outcomes = []
 
-        def ended(indexes: Sequence[int], outcomes: Outcomes) -> None:
-            told.extend(outcomes)
+        def ended(indexes: Sequence[int], outcome: Placed | LakeMQError) -> None:
+            told.extend([outcome] * len(indexes))
             if len(told) == count:
                 _placed(span, told)
-            done(indexes, outcomes)
+            done(indexes, outcome)
 
         return publish._replace(done=ended)
 

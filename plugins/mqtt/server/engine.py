@@ -401,11 +401,11 @@ class MqttEngine:
                 link.flush()
 
     def _append(self, pending: PendingAppend) -> BoundPublish:
-        self._appending[pending] = len(pending.tokens)
+        self._appending[pending] = len(pending.values)
         # What memory acknowledges waits for no fsync that others could share.
         gathers = pending.acks is not Acks.MEMORY and self._has_one_partition(pending.topic)
         if gathers:
-            self._gathering.begin(pending.topic, pending.tokens, self.now_ms())
+            self._gathering.begin(pending.topic, pending.rows, self.now_ms())
         columns, principals = pending.columns(), pending.principals()
         done = functools.partial(self._appended, pending, gathers)
         return BoundPublish(pending.topic, columns, principals, pending.acks, done)
@@ -415,7 +415,7 @@ class MqttEngine:
         pending: PendingAppend,
         gathers: bool,
         indexes: Sequence[int],
-        outcomes: list[Placed | LakeMQError],
+        outcome: Placed | LakeMQError,
     ) -> None:
         missing = self._appending[pending] - len(indexes)
         if missing:
@@ -423,12 +423,8 @@ class MqttEngine:
         else:
             del self._appending[pending]
             if gathers:
-                self._gathering.end(pending.topic, len(pending.tokens))
-        if len(outcomes) != len(indexes):
-            text = f"{len(outcomes)} outcomes for {len(indexes)} records"
-            log.error("publishes to topic %s: %s", pending.topic, text)
-            outcomes = [LakeMQError(text)] * len(indexes)
-        pending.settle(indexes, outcomes, self.now_ms())
+                self._gathering.end(pending.topic, len(pending.values))
+        pending.settle(indexes, outcome, self.now_ms())
         # What is stored is acknowledged at once; within a turn, its own last step does that.
         if not self._in_turn:
             self._turn()

@@ -6,13 +6,14 @@ they came from. Each carries a token, which takes the outcome back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from lakemq.broker_core.api.errors import LakeMQError
-from lakemq.broker_core.api.types import Acks, Columns, Placed, Principal
+from lakemq.broker_core.api.types import Acks, Columns, Offset, Placed, Principal
 from lakemq.plugins.mqtt.wire.messages import Place
 
 Outcome = Place | LakeMQError
@@ -38,6 +39,8 @@ class AppendCallback(Protocol):
 
 Token = tuple[AppendCallback | None, int, int]
 """Who hears what became of a record, its packet identifier and QoS."""
+Row = tuple[AppendCallback | None, Sequence[int], int, int]
+"""The same of a record, or of QoS 1 publishes in a row that have one key, and their bytes."""
 FULL_COUNT: Final = 32
 FULL_BYTES: Final = 64 * 1024
 """Records, or bytes, of an append that gains little from more."""
@@ -51,14 +54,15 @@ class PendingAppend:
     """Records for one topic and level of acks, of whatever clients, in the order they came."""
 
     __slots__ = (
+        "_begins",
         "_principal",
         "_somewhere",
         "_starts",
         "acks",
         "headers",
         "keys",
+        "rows",
         "size_bytes",
-        "tokens",
         "topic",
         "values",
     )
@@ -71,7 +75,9 @@ class PendingAppend:
         self.size_bytes = 0
         """Of all values."""
         self.headers: list[bytes] = []
-        self.tokens: list[Token] = []
+        self.rows: list[Row] = []
+        self._begins: list[int] = []
+        """Of each row, the index of its first record."""
         self._principal: Principal | None = None
         """Whose the last record is."""
         self._starts: list[tuple[Principal, int]] = []
@@ -91,12 +97,14 @@ class PendingAppend:
         if principal is not self._principal:
             self._principal = principal
             self._starts.append((principal, len(self.values)))
-        if value:
-            self.size_bytes += len(value)
+        receiver, packet_id, qos = token
+        size = len(value) if value else 0
+        self.size_bytes += size
+        self._begins.append(len(self.values))
         self.keys.append(key)
         self.values.append(value)
         self.headers.append(headers)
-        self.tokens.append(token)
+        self.rows.append((receiver, (packet_id,), qos, size))
 
     def add_run(
         self,
@@ -111,12 +119,13 @@ class PendingAppend:
         if principal is not self._principal:
             self._principal = principal
             self._starts.append((principal, len(self.values)))
-        count = len(values)
-        self.size_bytes += sum(map(len, values))
+        count, size = len(values), sum(map(len, values))
+        self.size_bytes += size
+        self._begins.append(len(self.values))
         self.keys += [key] * count
         self.values += values
         self.headers += [headers] * count
-        self.tokens += zip(repeat(receiver, count), packet_ids, repeat(1), strict=False)
+        self.rows.append((receiver, packet_ids, 1, size))
 
     def has_enough(self, count: int) -> bool:
         """Whether it has so many records, or gathering more would save little."""
@@ -132,57 +141,64 @@ class PendingAppend:
         ends.append(len(self.values))
         return [(who, end - start) for (who, start), end in zip(self._starts, ends, strict=True)]
 
-    def settle(
-        self, indexes: Sequence[int], outcomes: Sequence[Placed | LakeMQError], now_ms: int
-    ) -> None:
-        """Tell the receivers of these publishes their outcomes.
-
-        QoS 2 alone is given its place, which its session keeps; the others get one that says only
-        that they are stored.
-        """
-        tokens, values = self.tokens, self.values
-        if len(indexes) < len(tokens):
-            tokens = [tokens[index] for index in indexes]
-            values = [values[index] for index in indexes]
-        self._tell(zip(tokens, values, outcomes, strict=True), now_ms)
-
-    def _tell(
-        self, rows: Iterable[tuple[Token, bytes | None, Placed | LakeMQError]], now_ms: int
-    ) -> None:
-        # QoS 1 publishes of one connection in a row share one call, which makes their PUBACKs one
-        # write; any other outcome ends the row.
-        owner: AppendCallback | None = None
-        run: list[int] = []
-        size_bytes = 0
-        somewhere = self._somewhere
-        for (receiver, packet_id, qos), value, outcome in rows:
-            size = len(value) if value else 0
-            if qos == 1 and type(outcome) is Placed:
-                if receiver is owner:
-                    run.append(packet_id)
-                    size_bytes += size
-                    continue
-                if owner is not None:
-                    owner.on_appended(run, size_bytes, somewhere, now_ms)
-                owner, run, size_bytes = receiver, [packet_id], size
-                continue
-            if owner is not None:
-                owner.on_appended(run, size_bytes, somewhere, now_ms)
-                owner = None
-            if receiver is not None:
-                place: Outcome = somewhere
-                if isinstance(outcome, LakeMQError):
-                    place = outcome
-                elif qos == 2:
-                    place = Place(self.topic, outcome.partition, outcome.offset)
-                receiver.on_result(packet_id, qos, size, place, now_ms)
-        if owner is not None:
-            owner.on_appended(run, size_bytes, somewhere, now_ms)
+    def settle(self, indexes: Sequence[int], outcome: Placed | LakeMQError, now_ms: int) -> None:
+        """Tell the receivers of these publishes what became of them: where the first is stored, and
+        the others behind it, or why none is."""
+        rows = self.rows if len(indexes) == len(self.values) else self._some(indexes)
+        if isinstance(outcome, LakeMQError):
+            for receiver, packet_ids, qos, size in rows:
+                sizes = chain((size,), repeat(0))  # of a run with its first
+                for packet_id, size_bytes in zip(packet_ids, sizes, strict=False):
+                    if receiver is not None:
+                        receiver.on_result(packet_id, qos, size_bytes, outcome, now_ms)
+        else:
+            self._tell(rows, outcome, now_ms)
 
     def fail(self, error: LakeMQError, now_ms: int) -> None:
         """The same error for all."""
-        count = len(self.tokens)
-        self.settle(range(count), [error] * count, now_ms)
+        self.settle(range(len(self.values)), error, now_ms)
+
+    def _some(self, indexes: Sequence[int]) -> Iterator[Row]:
+        """Rows of these records. What has one key goes to one partition, but perhaps in several
+        batches."""
+        at, end = 0, len(indexes)
+        while at < end:
+            index = indexes[at]
+            number = bisect_right(self._begins, index) - 1
+            row = receiver, packet_ids, qos, _ = self.rows[number]
+            first = index - self._begins[number]
+            some = packet_ids[first : first + end - at]
+            at += len(some)
+            if len(some) < len(packet_ids):
+                values = self.values[index : index + len(some)]
+                row = receiver, some, qos, sum([len(value) for value in values if value])
+            yield row
+
+    def _tell(self, rows: Iterable[Row], stored: Placed, now_ms: int) -> None:
+        """QoS 2 alone is given its place, which its session keeps; the others get one that says
+        only that they are stored."""
+        # QoS 1 publishes of one connection in a row share one call, which makes their PUBACKs one
+        # write.
+        owner: AppendCallback | None = None
+        run: list[int] = []
+        run_bytes, offset = 0, stored.offset
+        somewhere = self._somewhere
+        for receiver, packet_ids, qos, size in rows:
+            if qos == 1 and receiver is owner:
+                run += packet_ids
+                run_bytes += size
+            else:
+                if owner is not None:
+                    owner.on_appended(run, run_bytes, somewhere, now_ms)
+                owner, run, run_bytes = None, list(packet_ids), size
+                if qos == 1:
+                    owner = receiver
+                elif receiver is not None:
+                    place = Place(self.topic, stored.partition, offset) if qos else somewhere
+                    receiver.on_result(packet_ids[0], qos, size, place, now_ms)
+            offset = Offset(offset + len(packet_ids))
+        if owner is not None:
+            owner.on_appended(run, run_bytes, somewhere, now_ms)
 
 
 class Appends:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from lakemq.plugins.mqtt.state.appends import FULL_COUNT, Token
+from lakemq.plugins.mqtt.state.appends import FULL_COUNT, Row
 
 COMMIT_DELAY_S: Final = 0.001
 """Longest time that an append is held beyond the end of the one before. Event loops count
@@ -34,14 +34,14 @@ class _Publishers:
         """How many it were in the window before."""
         self._since_ms = 0
 
-    def note(self, tokens: Sequence[Token], now_ms: int) -> None:
+    def note(self, rows: Sequence[Row], now_ms: int) -> None:
         age_ms = now_ms - self._since_ms
         if age_ms >= _WINDOW_MS:
             self._before = len(self._clients) if age_ms < 2 * _WINDOW_MS else 0
             self._clients = set()
             self._since_ms = now_ms
         # Identities, not references: no client is kept in memory for having published.
-        self._clients.update([id(client) for client, _, _ in tokens])
+        self._clients.update([id(row[0]) for row in rows])
 
     @property
     def count(self) -> int:
@@ -67,16 +67,16 @@ class Gathering:
         self._under_way: dict[str, int] = {}
         self._publishers: dict[str, _Publishers] = {}
 
-    def begin(self, topic: str, tokens: Sequence[Token], now_ms: int) -> None:
-        """An append begins; `tokens`: of each of its records."""
+    def begin(self, topic: str, rows: Sequence[Row], now_ms: int) -> None:
+        """An append begins; `rows`: of its records."""
         self._held.pop(topic, None)
         self._under_way[topic] = self._under_way.get(topic, 0) + 1
         self.enough[topic] = FULL_COUNT
-        if len(tokens) < FULL_COUNT:  # of a full one nothing is asked (`end`)
+        if len(rows) < FULL_COUNT:  # of a full one nothing is asked (`end`)
             publishers = self._publishers.get(topic)
             if publishers is None:
                 publishers = self._publishers[topic] = _Publishers()
-            publishers.note(tokens, now_ms)
+            publishers.note(rows, now_ms)
 
     def end(self, topic: str, count: int) -> None:
         """An append of `count` records has ended."""

@@ -239,9 +239,7 @@ class Bench:
             base = self._offsets.get(lane.topic, 0)
             count = len(lane.values)
             self._offsets[lane.topic] = base + count
-            lane.settle(
-                range(count), [Placed(0, Offset(base + n)) for n in range(count)], self.now_ms
-            )
+            lane.settle(range(count), Placed(0, Offset(base)), self.now_ms)
             data = encode_batch(lane.columns(), now_ms=self.now_ms, base_offset=base)
             self.commit(CommittedBatch(lane.topic, 0, Offset(base), data))
         return sum(len(lane.values) for lane in lanes)

@@ -51,10 +51,8 @@ class Member(CrashBench):
             self.members.end += count
             data = encode_batch(lane.columns(), now_ms=self.now_ms, base_offset=base)
             self.members.log.append(CommittedBatch(TOPIC, 0, Offset(base), data))
-            outcomes = [Placed(0, Offset(base + n)) for n in range(count)]
-            self._unconfirmed.append(
-                partial(lane.settle, range(len(outcomes)), outcomes, self.now_ms)
-            )
+            stored = Placed(0, Offset(base))
+            self._unconfirmed.append(partial(lane.settle, range(count), stored, self.now_ms))
 
     def hear(self) -> None:
         """Deliver the next batch."""

@@ -340,13 +340,12 @@ class Broker(SimulatedBroker):
             rows.setdefault(number, []).append(index)
 
         async def append(number: int, indexes: list[int]) -> None:
-            outcomes: list[Placed | LakeMQError]
             try:
                 base = await self._append(each.topic, number, _some(columns, indexes))
-                outcomes = [Placed(number, Offset(base + at)) for at in range(len(indexes))]
             except LakeMQError as error:
-                outcomes = [error] * len(indexes)
-            each.done(indexes, outcomes)
+                each.done(indexes, error)
+            else:
+                each.done(indexes, Placed(number, Offset(base)))
 
         await asyncio.gather(*(append(*some) for some in rows.items()))
 

@@ -97,7 +97,7 @@ def test_an_answer_that_comes_when_another_node_leads_ends_nothing() -> None:
     (lane,) = node.hub.outbox.appends.take()
     assert set(delays.under_way) == {"a"}
     delays.yield_lead()
-    ((receiver, *_),) = lane.tokens
+    ((receiver, *_),) = lane.rows
     assert receiver is not None
     receiver.on_result(0, 1, 1, Place("kept", 0, 5), node.now_ms)
     assert (waiting(node), delays.removed, delays.under_way) == ({"a"}, {}, {})

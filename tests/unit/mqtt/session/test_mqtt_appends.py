@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 
-from lakemq.broker_core.api.errors import LakeMQError, StorageFull
+from lakemq.broker_core.api.errors import StorageFull
 from lakemq.broker_core.api.types import ANONYMOUS, Acks, Columns, Offset, Placed, Principal
 from lakemq.plugins.mqtt.state.appends import (
     FULL_BYTES,
@@ -24,12 +25,16 @@ class Client:
 
     def __init__(self) -> None:
         self.told: list[tuple[int, int, type]] = []
+        self.places: dict[int, tuple[int, int]] = {}
+        """Of QoS 2."""
         self.size_bytes = 0
 
     def on_result(
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
         self.told.append((packet_id, qos, type(outcome)))
+        if qos == 2 and isinstance(outcome, Place):
+            self.places[packet_id] = outcome[1:]
         self.size_bytes += size_bytes
 
     def on_appended(
@@ -40,27 +45,48 @@ class Client:
         self.size_bytes += size_bytes
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(40))
 def test_each_is_told_its_own(seed: int) -> None:
+    """Single publishes and runs of three partitions, one of which fails; batches are parted."""
     chance = random.Random(seed)
     clients = [Client() for _ in range(3)]
-    expected: list[list[tuple[int, int, type]]] = [[] for _ in clients]
+    expected: list[Counter[tuple[int, int, type]]] = [Counter() for _ in clients]
     sizes = [0] * len(clients)
     pending = PendingAppend("t", Acks.LEADER)
-    outcomes: list[Placed | LakeMQError] = []
-    for packet_id in range(1, 60):
-        whose = chance.choice([0, 0, 0, 1, 2, None])
-        qos, value = chance.choice([0, 1, 1, 1, 2]), b"x" * chance.randrange(5)
-        failed = chance.random() < 0.1
-        token = (None if whose is None else clients[whose], packet_id, qos)
-        pending.add(ANONYMOUS, b"k", value or None, b"", token)
-        outcomes.append(StorageFull("full") if failed else Placed(0, Offset(packet_id)))
+    parts: dict[int, list[int]] = {}
+    packet_id = 0
+    while packet_id < 90:
+        whose, home = chance.choice([0, 0, 0, 1, 2, None]), chance.randrange(3)
+        kind: type = StorageFull if home == 2 else Place
+        if whose is not None and chance.random() < 0.4:
+            packet_ids = list(range(packet_id + 1, packet_id + chance.randrange(2, 9)))
+            values = [b"x" * chance.randrange(5) for _ in packet_ids]
+            pending.add_run(ANONYMOUS, b"k", values, b"", clients[whose], packet_ids)
+            qos = 1
+        else:
+            packet_ids, values = [packet_id + 1], [b"x" * chance.randrange(5)]
+            qos = chance.choice([0, 1, 1, 1, 2])
+            token = (None if whose is None else clients[whose], packet_ids[0], qos)
+            pending.add(ANONYMOUS, b"k", values[0] or None, b"", token)
+        packet_id = packet_ids[-1]
+        count = len(pending.values)
+        parts.setdefault(home, []).extend(range(count - len(packet_ids), count))
         if whose is not None:
-            expected[whose].append((packet_id, qos, StorageFull if failed else Place))
-            sizes[whose] += len(value)
-    pending.settle(range(len(outcomes)), outcomes, 0)
-    assert [client.told for client in clients] == expected
+            expected[whose].update((each, qos, kind) for each in packet_ids)
+            sizes[whose] += sum(map(len, values))
+    for home, indexes in parts.items():
+        cut = chance.randrange(len(indexes))
+        for some in (indexes[:cut], indexes[cut:]) if cut else (indexes,):
+            stored = Placed(home, Offset(1000 + indexes.index(some[0])))
+            pending.settle(some, StorageFull("full") if home == 2 else stored, 0)
+    assert [Counter(client.told) for client in clients] == expected
     assert [client.size_bytes for client in clients] == sizes
+    for client in clients:
+        for home, indexes in parts.items():
+            ids = [one for one, _, _ in client.told if one - 1 in indexes]
+            assert ids == sorted(ids), f"out of order in partition {home}"
+            places = {one: place for one, place in client.places.items() if one - 1 in indexes}
+            assert places == {one: (home, 1000 + indexes.index(one - 1)) for one in places}
 
 
 def test_records_of_many_clients_are_one_append_that_tells_whose_they_are() -> None:

@@ -12,7 +12,7 @@ import pytest
 from lakemq.broker_core.api.types import ANONYMOUS, Acks
 from lakemq.plugins.mqtt.config import MqttSettings
 from lakemq.plugins.mqtt.server.engine import MqttEngine
-from lakemq.plugins.mqtt.state.appends import FULL_COUNT, Token
+from lakemq.plugins.mqtt.state.appends import FULL_COUNT, Row
 from lakemq.plugins.mqtt.state.gathering import COMMIT_DELAY_S, Gathering
 from tests.support.mqtt.memory_broker import MemoryBroker, until
 from tests.unit.mqtt.session.test_mqtt_lanes import Client
@@ -50,10 +50,10 @@ class Bench:
             heapq.heappop(self.timers)[2]()
 
     def append(self, *clients: int) -> None:
-        tokens: list[Token] = [(self.clients[client], 1, 1) for client in clients]
-        self.gathering.begin("t", tokens, self.now_ms)
+        rows: list[Row] = [(self.clients[client], (1,), 1, 0) for client in clients]
+        self.gathering.begin("t", rows, self.now_ms)
         self.pass_ms(5)
-        self.gathering.end("t", len(tokens))
+        self.gathering.end("t", len(rows))
 
     @property
     def enough(self) -> int:
@@ -63,7 +63,7 @@ class Bench:
 
 def test_during_an_append_the_next_one_gathers_until_it_is_full() -> None:
     bench = Bench()
-    bench.gathering.begin("t", [(None, 1, 1)], 0)
+    bench.gathering.begin("t", [(None, (1,), 1, 0)], 0)
     bench.gathering.begin("t", [(None, 2, 1)], 0)
     assert bench.enough == FULL_COUNT
     bench.gathering.end("t", 1)

@@ -44,7 +44,7 @@ class Late(CrashBench):
         return lane
 
     def answer(self, lane: PendingAppend, offset: int) -> None:
-        lane.settle([0], [Placed(0, Offset(offset))], self.now_ms)
+        lane.settle([0], Placed(0, Offset(offset)), self.now_ms)
         self.settle()
 
     def device(self) -> Device:
@@ -168,16 +168,16 @@ def test_answers_keep_the_order_of_the_publishes(seed: int, version: int) -> Non
     for _ in range(60):
         if waiting and chance.random() < 0.5:
             lane, index = waiting.pop(chance.randrange(len(waiting)))
-            lane.settle([index], [Placed(index % 3, Offset(index))], bench.now_ms)
+            lane.settle([index], Placed(index % 3, Offset(index)), bench.now_ms)
             continue
         qos, packet_id = chance.choice([1, 2]), len(sent) + 1
         name = chance.choice(["a", "a", "b", "memory", *["refused"] * (version == V5)])
         device.send(Publish(name, b"x", qos, packet_id=packet_id))
         sent.append((PacketType.PUBACK if qos == 1 else PUBREC, packet_id))
         for lane in bench.hub.outbox.appends.take():
-            waiting += [(lane, index) for index in range(len(lane.tokens))]
+            waiting += [(lane, index) for index in range(len(lane.values))]
     chance.shuffle(waiting)
     for lane, index in waiting:
-        lane.settle([index], [Placed(index % 3, Offset(index))], bench.now_ms)
+        lane.settle([index], Placed(index % 3, Offset(index)), bench.now_ms)
     answers = [one for one in device.received() if isinstance(one, Acknowledgement)]
     assert [(one.type, one.packet_id) for one in answers] == sent

@@ -96,7 +96,7 @@ def test_late_outcome_of_an_old_session_does_not_answer_for_a_new_one() -> None:
     (old,) = bench.hub.outbox.appends.take()
     device = bench.connect("d", clean=True)
     device.send(Publish("a", b"new", 2, packet_id=9))
-    old.settle([0], [Placed(0, Offset(0))], bench.now_ms)
+    old.settle([0], Placed(0, Offset(0)), bench.now_ms)
     assert device.received() == []
     bench.store()
     assert device.received() == [Acknowledgement(PUBREC, 9)]
