@@ -46,14 +46,19 @@ def store(connection: Connection, packet: StoredRun, now_ms: int) -> None:
     count = len(packet_ids)
     hub.counters.publishes_received += count
     connection.traffic.received[1] += count
-    connection.traffic.packets_received += count - 1
     inflow.qos_1 += count
     inflow.appends += count
-    inflow.appends_bytes += sum(map(len, payloads))
     inflow.order += packet_ids
-    hub.outbox.appends.to(route.stores, Acks.LEADER).add_run(
-        connection.principal, route.key, payloads, route.headers[1], connection, packet_ids
-    )
+    pending, headers = hub.outbox.appends.to(route.stores, Acks.LEADER), route.headers[1]
+    if count == 1:
+        (payload,) = payloads
+        inflow.appends_bytes += len(payload)
+        token = (connection, packet_ids[0], 1)
+        pending.add(connection.principal, route.key, payload, headers, token)
+        return
+    inflow.appends_bytes += sum(map(len, payloads))
+    connection.traffic.packets_received += count - 1
+    pending.add_run(connection.principal, route.key, payloads, headers, connection, packet_ids)
 
 
 def pass_on(connection: Connection, packet: PublishRun, now_ms: int) -> None:

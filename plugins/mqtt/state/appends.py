@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import accumulate, chain, repeat
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -77,7 +77,7 @@ class PendingAppend:
         self.headers: list[bytes] = []
         self.rows: list[Row] = []
         self._begins: list[int] = []
-        """Of each row, the index of its first record."""
+        """Of each row, the index of its first record; found out when they are asked for."""
         self._principal: Principal | None = None
         """Whose the last record is."""
         self._starts: list[tuple[Principal, int]] = []
@@ -100,7 +100,6 @@ class PendingAppend:
         receiver, packet_id, qos = token
         size = len(value) if value else 0
         self.size_bytes += size
-        self._begins.append(len(self.values))
         self.keys.append(key)
         self.values.append(value)
         self.headers.append(headers)
@@ -121,7 +120,6 @@ class PendingAppend:
             self._starts.append((principal, len(self.values)))
         count, size = len(values), sum(map(len, values))
         self.size_bytes += size
-        self._begins.append(len(self.values))
         self.keys += [key] * count
         self.values += values
         self.headers += [headers] * count
@@ -162,6 +160,9 @@ class PendingAppend:
         """Rows of these records. What has one key goes to one partition, but perhaps in several
         batches."""
         at, end = 0, len(indexes)
+        if not self._begins:
+            sizes = [len(packet_ids) for _, packet_ids, _, _ in self.rows]
+            self._begins = list(accumulate(sizes, initial=0))
         while at < end:
             index = indexes[at]
             number = bisect_right(self._begins, index) - 1
@@ -190,7 +191,7 @@ class PendingAppend:
             else:
                 if owner is not None:
                     owner.on_appended(run, run_bytes, somewhere, now_ms)
-                owner, run, run_bytes = None, list(packet_ids), size
+                owner, run, run_bytes = None, [*packet_ids], size
                 if qos == 1:
                     owner = receiver
                 elif receiver is not None:

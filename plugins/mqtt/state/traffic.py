@@ -46,6 +46,11 @@ class Inflow:
     def take(self, packet_ids: Sequence[int]) -> bool:
         """Whether these are the next to be answered; they are taken off then."""
         order = self.order
+        if len(packet_ids) == 1:  # as a rule
+            if order and order[0] == packet_ids[0]:
+                order.popleft()
+                return True
+            return False
         if list(islice(order, len(packet_ids))) != packet_ids:
             return False
         for _ in packet_ids:

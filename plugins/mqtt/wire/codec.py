@@ -59,7 +59,7 @@ class Decoder:
 
     `version` is 0 until CONNECT or CONNACK has been read, or it is set. `express` holds topic names
     (bytes) whose plain QoS 0 publishes come out as `PublishRun`, undecoded; `stored` those whose
-    plain QoS 1 publishes come out as `StoredRun`, unless one comes alone.
+    plain QoS 1 publishes come out as `StoredRun`.
     """
 
     __slots__ = (
@@ -143,6 +143,14 @@ class Decoder:
         if body + length != size or size > self.packet_max_bytes:
             return None
         if first == _QOS_1:
+            at = body + 2 + (data[body] << 8 | data[body + 1]) if length > 4 else size
+            route = self.stored.get(data[body + 2 : at])
+            if route is not None and at + 2 < size:
+                packet_id = data[at] << 8 | data[at + 1]
+                at += 2
+                if packet_id and (self.version != V5 or not data[at]):
+                    at += self.version == V5
+                    return StoredRun(route, (packet_id,), (data[at:],))
             return self._publish(data, first, body, size)
         if first == _PUBACK:
             return self._packet(data, first, body, size)

@@ -8,6 +8,7 @@ those of 5.0 unless they say 3.1.1.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -151,8 +152,8 @@ class StoredRun:
 
     route: Any
     """What `Decoder.stored` says of the name."""
-    packet_ids: list[int]
-    payloads: list[bytes]
+    packet_ids: Sequence[int]
+    payloads: Sequence[bytes]
 
 
 @dataclass(slots=True)
