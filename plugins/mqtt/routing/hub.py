@@ -402,13 +402,17 @@ class Hub:
         *,
         streamed: bool = True,
     ) -> None:
-        """Deliver to one member of a group (one of `members` where given)."""
+        """Deliver to one member of a group (one of `members` where given). `streamed`: as
+        `Session.deliver` has it."""
         chosen = group.pick(message, self.strategy, members)
         if chosen is None:
             return
+        qos = min(chosen.options & 3, message.qos)
+        if qos and not streamed:
+            chosen.session.keep_soon()
         chosen.session.deliver(
             message,
-            min(chosen.options & 3, message.qos),
+            qos,
             message.retain and bool(chosen.options & RETAIN_AS_PUBLISHED),
             (chosen.identifier,) if chosen.identifier else (),
             now_ms,

@@ -55,7 +55,7 @@ class SharedGroups:
         for key, message in self._interest.sharing.missed(now_ms):
             group = self._hub.index.group(*key)
             if group is not None:
-                self._hub.deliver_shared(group, message, now_ms)
+                self._hub.deliver_shared(group, message, now_ms, streamed=False)
 
     def _takes(self, group: Group, message: Message, now_ms: int) -> bool:
         # What lies in no topic and comes here is heard by this node alone (`Hub.pass_on`).

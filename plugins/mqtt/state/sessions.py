@@ -214,6 +214,11 @@ class Session:
         if self.ledger is not None and self.expiry_s > 0:
             self.ledger.touch(self.client_id)
 
+    def keep_soon(self) -> None:
+        """It got what no record behind its positions brings again: a crash would lose that."""
+        if self.ledger is not None and self.expiry_s > 0:
+            self.ledger.schedule_write(self.client_id)
+
     def deliver(
         self,
         message: Message,

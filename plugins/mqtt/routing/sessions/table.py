@@ -229,6 +229,7 @@ class SessionTable:
                     delivery.place,
                     delivery.size_bytes - ENTRY_BYTES,
                 )
+                chosen.session.keep_soon()
                 chosen.session.outbound.offer(given, chosen.session.connection, now_ms)
 
     def drop(self, session: Session, now_ms: int, *, handed_over: bool) -> None:
