@@ -260,9 +260,11 @@ def _begin(connection: Connection, packet: Publish, now_ms: int) -> bool:
     """Note a QoS 1 or 2 publish as coming in. False: it is a QoS 2 publish that came before."""
     limits, session = connection.hub.limits, connection.session
     assert session is not None
-    if packet.qos == 2 and packet.packet_id in session.incoming:
-        # [MQTT-4.3.3-10]: answered again when it is stored, not taken again
-        if isinstance(session.incoming[packet.packet_id], Place):
+    known = session.incoming.get(packet.packet_id) if packet.qos == 2 else None
+    if known is not None:
+        # [MQTT-4.3.3-10]: answered again when it is stored, not taken again; once on a connection,
+        # for a second PUBREC may come as if it were for the next publish under the identifier.
+        if isinstance(known, Place) and packet.packet_id not in connection.inflow.order:
             connection.write(PUBREC + packet.packet_id.to_bytes(2, "big"))
         return False
     is_full = packet.qos == 2 and len(session.incoming) >= SHARED_INCOMING_MAX
