@@ -288,17 +288,18 @@ class Connection:
         that does not obey the receive maximum is slowed down so, unless it is disconnected for it;
         it may still release what was received at QoS 2."""
         limits, inflow, throttle = self.hub.limits, self.inflow, self.throttle
-        appends = inflow.appends
-        # The receive maximum counts only while appends exceed it: a client whose QoS 2 publishes
-        # await PUBREL must be read, or it could not send that.
+        unanswered = len(inflow.order)
+        # The receive maximum counts only while unanswered ones exceed it: a client whose QoS 2
+        # publishes await PUBREL must be read, or it could not send that.
         return (
             self.state is State.AUTHENTICATING
             or self.asking
             or (throttle is not None and throttle.wait_ms > 0)
-            or appends > limits.appends_inflight_max
+            or inflow.appends > limits.appends_inflight_max
+            or unanswered > limits.appends_inflight_max
             or inflow.appends_bytes > limits.appends_inflight_max_bytes
             or (
-                appends > limits.receive_max
+                unanswered > limits.receive_max
                 and inflow.qos_1 + len(inflow.qos_2) > limits.receive_max
                 and self.version == V5
             )

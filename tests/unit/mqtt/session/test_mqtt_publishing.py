@@ -378,6 +378,25 @@ def test_reading_stops_while_too_much_is_being_stored() -> None:
     assert (device.connection.inflow.appends, device.connection.inflow.appends_bytes) == (0, 0)
 
 
+def test_reading_stops_while_one_publish_holds_back_too_many_answers() -> None:
+    bench = Bench(
+        limits=Limits(appends_inflight_max=2),
+        bindings=(Binding("a", "slow"), Binding("b", "quick")),
+    )
+    device = bench.connect("d", version=V5)
+    device.send(Publish("a", b"x", 1, packet_id=1))
+    (slow,) = bench.hub.outbox.appends.take()
+    for packet_id in (2, 3):
+        assert not device.connection.overloaded
+        device.send(Publish("b", b"x", 1, packet_id=packet_id))
+        bench.store()
+    assert device.received() == [] and device.connection.inflow.appends == 1
+    assert device.connection.overloaded
+    slow.settle([0], Placed(0, Offset(0)), bench.now_ms)
+    assert not device.connection.overloaded
+    assert [each.packet_id for each in device.received()] == [1, 2, 3]  # type: ignore[union-attr]
+
+
 def test_properties_travel_as_record_headers_and_back() -> None:
     bench = Bench()
     device = bench.connect("d", version=V5)
