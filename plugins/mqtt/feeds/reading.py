@@ -18,8 +18,8 @@ from lakemq.plugins.mqtt.state.records import Meta, Names, RecordReader
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 
 log = logging.getLogger(__name__)
-_FEW: Final = 4
-"""Records that are read as quickly as their names are."""
+_REPEATED: Final = 4
+"""Records to a topic name from which on a look at the names alone takes less."""
 
 
 class Salvage:
@@ -37,8 +37,10 @@ class Salvage:
         """As `RecordReader.read`; nothing of a batch that is corrupt inside."""
         # Columns are as they were appended: no bytes are decoded that could be corrupt.
         if batch.columns is not None:
-            few = len(batch.columns.values) <= _FEW
-            if heard is not None and not few and not _any_heard(reader.names(batch), heard):
+            names_repeat = _REPEATED * len(set(batch.columns.keys or ())) <= len(
+                batch.columns.values
+            )
+            if heard is not None and names_repeat and not _any_heard(reader.names(batch), heard):
                 return iter(())
             return reader.read(batch, heard)
         return self._messages(reader, batch, heard)

@@ -44,7 +44,8 @@ PEER = Peer("b", 1)
 
 
 def batch_of(rng: random.Random, headers: tuple[bytes, ...]) -> CommittedBatch:
-    rows = [(rng.choice(KEYS), rng.choice(headers)) for _ in range(rng.randrange(1, 12))]
+    keys = rng.choices(KEYS, k=rng.choice([1, 2, 9]))
+    rows = [(rng.choice(keys), rng.choice(headers)) for _ in range(rng.randrange(1, 12))]
     columns = Columns([b"v"] * len(rows), [key for key, _ in rows], [head for _, head in rows])
     data, given = encode(columns, now_ms=1), None
     if rng.random() < 0.5:  # where it was published here
