@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from multiprocessing.connection import Connection as Pipe
@@ -27,6 +28,8 @@ from benchmarks.sides.lakemq import raise_file_limit
 AT_ONCE = 50
 """Fewer than any broker lets wait to be accepted: a refused one would try again after a second."""
 PER_ADDRESS = 20_000
+IP_BIND_ADDRESS_NO_PORT = 24
+"""Of ip(7)."""
 
 
 def open_idle(port: int, count: int, prefix: str, pipe: Pipe) -> None:
@@ -36,7 +39,8 @@ def open_idle(port: int, count: int, prefix: str, pipe: Pipe) -> None:
     pipe.recv()
     began, used, socks = time.perf_counter(), time.process_time(), []
     for first in range(0, count, AT_ONCE):
-        address = f"127.0.0.{2 + first // PER_ADDRESS}"  # client ports run out on one address
+        # Ports run out on one address, and those of the process before are in TIME_WAIT.
+        address = f"127.0.{1 + os.getpid() % 250}.{1 + first // PER_ADDRESS}"
         some = [
             unanswered(port, f"{prefix}{first + place}", address)
             for place in range(min(AT_ONCE, count - first))
@@ -50,7 +54,12 @@ def open_idle(port: int, count: int, prefix: str, pipe: Pipe) -> None:
 
 
 def unanswered(port: int, client_id: str, address: str) -> socket.socket:
-    sock = socket.create_connection(("127.0.0.1", port), 60, source_address=(address, 0))
+    sock = socket.socket()
+    sock.settimeout(60)
+    # The port is chosen when it connects, which takes longer the more of them are in use otherwise.
+    sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+    sock.bind((address, 0))
+    sock.connect(("127.0.0.1", port))
     sock.sendall(encode(Connect(client_id), V311))
     return sock
 

@@ -122,12 +122,12 @@ class LakeMQ:
         return counted(count, began)
 
     async def read_group(self, seconds: float) -> Sample:
-        await self._filled("single", int(seconds * 600_000))
+        end = await self._filled("single", int(seconds * 600_000))
         began, count = time.perf_counter(), 0
         async with self._client.subscribe("single", group=f"g{next(self._names)}") as consumer:
             async for _ in consumer:
                 count += 1
-                if not count % FEW and time.perf_counter() > began + seconds:
+                if count == end or (not count % FEW and time.perf_counter() > began + seconds):
                     break
             await consumer.commit()
         return counted(count, began)
