@@ -86,7 +86,7 @@ GROWTHS = (
         "growth-connections",
         "Clients connect and stay, 50 at a time.",
         "connections",
-        (100, 1_000, 5_000, 20_000),
+        (100, 1_000, 5_000, 15_000),
         ("rate", "each_kib"),
         "O(1) for each connection",
         (MQTT, MOSQUITTO, NATS),
