@@ -158,7 +158,7 @@ class PendingAppend:
 
     def _some(self, indexes: Sequence[int]) -> Iterator[Row]:
         """Rows of these records. What has one key goes to one partition, but perhaps in several
-        batches."""
+        batches; interceptors may have given each record of a row another key."""
         at, end = 0, len(indexes)
         if not self._begins:
             sizes = [len(packet_ids) for _, packet_ids, _, _ in self.rows]
@@ -169,6 +169,8 @@ class PendingAppend:
             row = receiver, packet_ids, qos, _ = self.rows[number]
             first = index - self._begins[number]
             some = packet_ids[first : first + end - at]
+            if indexes[at + len(some) - 1] != index + len(some) - 1:
+                some = some[:1]
             at += len(some)
             if len(some) < len(packet_ids):
                 values = self.values[index : index + len(some)]

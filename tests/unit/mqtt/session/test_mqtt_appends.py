@@ -89,6 +89,25 @@ def test_each_is_told_its_own(seed: int) -> None:
             assert places == {one: (home, 1000 + indexes.index(one - 1)) for one in places}
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_records_of_a_run_that_went_to_several_partitions(seed: int) -> None:
+    """As an interceptor may have given each of them another key: none is acknowledged for one that
+    is not stored."""
+    chance = random.Random(seed)
+    client, pending = Client(), PendingAppend("t", Acks.LEADER)
+    parts: dict[int, list[int]] = {0: [], 1: []}
+    for first in range(0, 60, 20):
+        packet_ids = list(range(first, first + 20))
+        pending.add_run(ANONYMOUS, b"k", [b"x"] * 20, b"", client, packet_ids)
+    for index in range(60):
+        parts[chance.randrange(2)].append(index)
+    for home, indexes in parts.items():
+        client.told.clear()
+        pending.settle(indexes, Placed(home, Offset(0)), 0)
+        assert client.told == [(index, 1, Place) for index in indexes]
+    assert client.size_bytes == 60
+
+
 def test_records_of_many_clients_are_one_append_that_tells_whose_they_are() -> None:
     appends = Appends()
     first, second = Principal("one"), Principal("two")
