@@ -37,4 +37,4 @@ class InterestFilter:
         except LakeMQError:
             return True  # who reads it reports it
         # None: the node may have to retain a record, or to note that it is stored.
-        return names is None or self._others.wants(peer, number, names)
+        return names is None or self._others.wants(peer, number, names - {""})

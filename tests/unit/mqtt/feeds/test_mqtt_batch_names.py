@@ -118,4 +118,6 @@ def test_another_node_gets_what_it_wants_and_what_matters() -> None:
     assert wants(b"b/c", MATTERS[0]) and wants(b"b/c", MATTERS[1])
     assert wants(b"x", encode_headers(((TOPIC, b"a"),)))
     assert not wants(b"bad/#", b"") and not wants(b"x", BROKEN[0])
+    others.said(PEER, Said(Kind.WHOLE, 1, True, none, none, ["#"], [], [], False))
+    assert wants(b"b/c", b"") and not wants(b"bad/#", b"") and not wants(b"x", BROKEN[0])
     assert shared.unreadable == 0, "the node that delivers it counts it"
