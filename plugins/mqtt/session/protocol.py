@@ -201,33 +201,21 @@ def _ignore(connection: Connection, packet: Packet, now_ms: int) -> None:
 
 
 _Handler = Callable[[Connection, Any, int], None]
+_WHEN_CONNECTED: Final[dict[type, _Handler]] = {
+    Publish: publishing.publish,
+    PublishRun: runs.pass_on,
+    StoredRun: runs.store,
+    Acknowledgement: publishing.acknowledgement,
+    Subscribe: subscribing.subscribe,
+    Unsubscribe: subscribing.unsubscribe,
+    Ping: _ping,
+    Disconnect: _disconnect,
+    Auth: authenticating.auth,
+}
 _HANDLERS: Final[dict[State, dict[type, _Handler]]] = {
     State.NEW: {Connect: connecting.connect},
     State.AUTHENTICATING: {},
-    State.CONNECTED: {
-        Publish: publishing.publish,
-        PublishRun: runs.pass_on,
-        StoredRun: runs.store,
-        Acknowledgement: publishing.acknowledgement,
-        Subscribe: subscribing.subscribe,
-        Unsubscribe: subscribing.unsubscribe,
-        Ping: _ping,
-        Disconnect: _disconnect,
-        Auth: authenticating.auth,
-    },
+    State.CONNECTED: _WHEN_CONNECTED,
     State.CHALLENGED: {Auth: authenticating.auth, Disconnect: _disconnect},
-    State.CLOSED: dict.fromkeys(
-        (
-            Publish,
-            PublishRun,
-            StoredRun,
-            Acknowledgement,
-            Subscribe,
-            Unsubscribe,
-            Ping,
-            Disconnect,
-            Auth,
-        ),  # fmt: skip
-        _ignore,
-    ),
+    State.CLOSED: dict.fromkeys(_WHEN_CONNECTED, _ignore),
 }

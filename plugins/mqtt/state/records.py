@@ -307,14 +307,13 @@ class RecordReader:
     def _names_of(self, batch: CommittedBatch, opened: RecordBatch | None) -> Names:
         found: set[str] = set()
         keyed = False
-        if batch.columns is None:
+        columns = batch.columns
+        if columns is None:
             opened = opened or RecordBatch(batch.data)
             if opened.header.attributes & CONTROL:
                 return frozenset()
-            distinct = set(opened.encoded_headers())
-        else:
-            distinct = set(batch.columns.headers or (b"",))
-        for headers in distinct:
+        every = columns.headers if columns is not None else opened and opened.encoded_headers()
+        for headers in set(every or (b"",)):
             try:
                 meta = self._parsed.get(headers) or self._parse(headers)
                 if meta.retain or meta.marked:
@@ -327,7 +326,7 @@ class RecordReader:
                 found.add("")
         if not keyed:
             return frozenset(found)
-        keys = batch.columns.keys if opened is None and batch.columns else opened and opened.keys()
+        keys = columns.keys if columns is not None else opened and opened.keys()
         for key in set(keys or (b"",)):
             try:
                 found.add(self._names[key or b""])

@@ -33,7 +33,7 @@ class Inflow:
     """Packet identifiers of QoS 1 and 2 publishes that have not been answered, as they came:
     partitions and topics store theirs each at its own time, and answers must keep the order of the
     publishes [MQTT-4.6.0-2], [MQTT-4.6.0-3]."""
-    early: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
+    early: dict[int, deque[Callable[[], None]]] = field(default_factory=dict)
     """Answers that wait for those before them."""
 
     def begun(self, packet_id: int, qos: int, size_bytes: int) -> None:
@@ -61,7 +61,7 @@ class Inflow:
         """Call `answer` when all publishes before this one have been answered."""
         order = self.order
         if order and order[0] != packet_id:
-            self.early.setdefault(packet_id, []).append(answer)
+            self.early.setdefault(packet_id, deque()).append(answer)
             return
         if order:
             order.popleft()
@@ -73,7 +73,7 @@ class Inflow:
         order, early = self.order, self.early
         while early and order and (answers := early.get(order[0])):
             # A client may send an identifier again before it is answered.
-            answer = answers.pop(0)
+            answer = answers.popleft()
             if not answers:
                 del early[order[0]]
             order.popleft()
