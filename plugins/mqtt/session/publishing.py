@@ -264,7 +264,7 @@ def _begin(connection: Connection, packet: Publish, now_ms: int) -> bool:
     if known is not None:
         # [MQTT-4.3.3-10]: answered again when it is stored, not taken again; once on a connection,
         # for a second PUBREC may come as if it were for the next publish under the identifier.
-        if isinstance(known, Place) and packet.packet_id not in connection.inflow.order:
+        if isinstance(known, Place) and packet.packet_id not in connection.inflow.storing_2:
             connection.write(PUBREC + packet.packet_id.to_bytes(2, "big"))
         return False
     is_full = packet.qos == 2 and len(session.incoming) >= SHARED_INCOMING_MAX
@@ -420,6 +420,8 @@ def settled(
     # client sends it again and it is stored twice, which QoS 1 allows (4.3.2).
     live = connection.state is State.CONNECTED
     connection.inflow.qos_1 -= qos == 1
+    if qos == 2:
+        connection.inflow.storing_2.discard(packet_id)
     session = connection.session
     if qos == 2 and session is not None and not isinstance(outcome, Place):
         known = session.incoming.get(packet_id)
