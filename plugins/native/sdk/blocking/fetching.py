@@ -85,11 +85,14 @@ class SyncRoutes:
         with self._lock:
             calls = list(self._calls.values())
         for each in calls:
-            there = self._way(each.topic, each.partition, each.follow)
-            newer = there.epoch > each.there.epoch or there.follower or each.there.follower
-            if there.address != each.there.address and newer:
-                each.left = True
-                each.call.cancel()
+            self._leave_if_rerouted(each)
+
+    def _leave_if_rerouted(self, noted: _Call) -> None:
+        there = self._way(noted.topic, noted.partition, noted.follow)
+        newer = there.epoch > noted.there.epoch or there.follower or noted.there.follower
+        if there.address != noted.there.address and newer:
+            noted.left = True
+            noted.call.cancel()
 
     def _way(self, topic: str, partition: int, follower: bool) -> ReadRoute:
         """`follower`: another replica than the leader's will do."""
@@ -136,6 +139,8 @@ class SyncRoutes:
             noted = _Call(call, there, request.topic, request.partition, request.follow)
             with self._lock:
                 self._calls[id(noted)] = noted
+            # Metadata may have come since it was asked for the way.
+            self._leave_if_rerouted(noted)
             try:
                 for answer in call:
                     # Progress: the time-out counts from the last answer.

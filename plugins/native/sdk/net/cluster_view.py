@@ -159,6 +159,14 @@ class ClusterView:
         """The follower there could not serve the partition."""
         self._avoided_s[topic, partition] = (address, now_s + AVOIDED_S)
 
+    def forgive(self, now_s: float) -> bool:
+        """Forget the followers that may be asked again by now; whether there were any."""
+        # Copied first: blocking readers avoid followers from their own threads.
+        over = [at for at, (_, until_s) in list(self._avoided_s.items()) if until_s <= now_s]
+        for at in over:
+            self._avoided_s.pop(at, None)
+        return bool(over)
+
     def address_of(self, node_id: str) -> str:
         """`host:port` of the node; empty if it is not known."""
         return self._addresses.get(node_id, "")

@@ -231,8 +231,10 @@ class Routes:
             )
         for name in update.gone:
             view.remove_topic(name)
-        if view.version == version:
-            return  # it only shows that the node is there
+        # Without a change it only shows that the node is there. Nothing else would bring readers
+        # back to a follower that they have avoided for a time.
+        if not view.forgive(monotonic()) and view.version == version:
+            return
         for follower in list(self._followers):
             on_change = follower()
             if on_change is not None:
