@@ -57,6 +57,15 @@ class CredentialMatcher(Protocol):
         """Whether these credentials are of the kind that it checks."""
 
 
+@runtime_checkable
+class NeedsCredentials(Protocol):
+    """An authenticator that may say that it knows no client which shows no credentials."""
+
+    needs_credentials: bool
+    """Whether `authenticate` says None of a client that has no user name, password, token or
+    verified certificate: it is not asked then."""
+
+
 async def _no_verify(credentials: Credentials) -> None:
     """Without passwords there are no response times to even out."""
 
@@ -108,6 +117,10 @@ class Access:
         self._authorizers = tuple(authorizers)
         # Once: to look for methods of a protocol takes longer than most of what they do.
         self._matchers = [one for one in self._authenticators if isinstance(one, CredentialMatcher)]
+        self._knows_strangers = not all(
+            isinstance(one, NeedsCredentials) and one.needs_credentials
+            for one in self._authenticators
+        )
         self._asking = [one for one in self._authorizers if isinstance(one, AskingAuthorizer)]
         self._mechanisms: dict[str, Mechanism] = {}
         for mechanism in mechanisms:
@@ -123,6 +136,24 @@ class Access:
         """Go on with other chains. Who is logged in stays so, and obeys the new authorizers."""
         self._take(authenticators, authorizers, mechanisms)
         self.rules_changed()
+
+    def recognize(self, credentials: Credentials) -> Principal | None:
+        """The principal of a client that shows no credentials, as `authenticate` tells it; None:
+        an authenticator has to be asked. Raises NotAuthenticated."""
+        shown = credentials.username, credentials.password, credentials.token
+        if (
+            self._knows_strangers
+            or credentials.certificate_subject is not None
+            or any(one is not None for one in shown)
+        ):
+            return None
+        try:
+            principal = self._anonymous_from(credentials.peer_host)
+        except NotAuthenticated:
+            self.refused += 1
+            raise
+        self.accepted += 1
+        return principal
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         """The principal of the first authenticator that knows the credentials. Raises

@@ -451,6 +451,10 @@ class CoreBroker:
 
     # -- who may do what
 
+    def recognize(self, credentials: Credentials) -> Principal | None:
+        """See `Broker`."""
+        return self._access.recognize(credentials)
+
     async def authenticate(self, credentials: Credentials) -> Principal:
         """The principal of these credentials. Raises NotAuthenticated, Unavailable."""
         return await self._access.authenticate(credentials)

@@ -408,6 +408,10 @@ class Broker(Protocol):
         records have headers of these names, with InvalidRequest: what the caller publishes with
         them can't come from anyone else. Returns the removal."""
 
+    def recognize(self, credentials: Credentials) -> Principal | None:
+        """Who the client is, where that is known without asking anything: of one that shows no
+        credentials, as a rule. None: `authenticate` tells. Raises NotAuthenticated."""
+
     async def authenticate(self, credentials: Credentials) -> Principal:
         """Who the client is. Raises NotAuthenticated, and Unavailable when that can't be determined
         now."""

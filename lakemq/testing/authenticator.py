@@ -102,6 +102,14 @@ class AuthenticatorContract:
         for each in foreign:
             assert await authenticator.authenticate(each) is None
 
+    async def test_one_that_needs_credentials_leaves_strangers_to_the_next(
+        self, authenticator: Authenticator
+    ) -> None:
+        """None for who shows nothing: the broker does not ask it about such clients."""
+        if getattr(authenticator, "needs_credentials", False):
+            for host in ("127.0.0.1", "192.0.2.1"):
+                assert await asked(authenticator, Credentials("mqtt", "a-client", host)) is None
+
     async def test_hostile_credentials_raise_nothing_else(
         self, authenticator: Authenticator, accepted: Credentials
     ) -> None:

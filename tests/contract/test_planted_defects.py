@@ -198,10 +198,20 @@ class MakesNodes(Right):
         return principal and replace(principal, kind="node")
 
 
+class KnowsDevices(Right):
+    needs_credentials = True
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        if credentials.username is None and credentials.client_id == "a-client":
+            return Principal("a-device")
+        return await super().authenticate(credentials)
+
+
 @pytest.mark.parametrize(
     ("kind", "noticed"),
     [
         (Right, set()),
+        (KnowsDevices, {"one_that_needs_credentials_leaves_strangers_to_the_next"}),
         (RemembersByName, {"a_changed_secret_is_not_accepted"}),
         (ShowsThePassword, {"wrong_credentials_are_refused"}),
         (RefusesStrangers, {"what_is_not_its_own_is_left_to_the_next"}),

@@ -66,6 +66,8 @@ def _hash(secret: str) -> str:
 class ApiKeys:
     """Knows them: implements the `Authenticator` port."""
 
+    needs_credentials = True
+
     def __init__(self, users: KeptUsers, now_ms: Callable[[], int]) -> None:
         self._users = users
         self._now_ms = now_ms

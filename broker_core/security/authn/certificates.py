@@ -17,6 +17,8 @@ class CertificateAuthenticator:
     """Derives the user, and roles, from a certificate's subject and alternative names by
     templates."""
 
+    needs_credentials = True
+
     def __init__(self, settings: CertificateSettings) -> None:
         self._settings = settings
 

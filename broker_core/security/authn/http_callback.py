@@ -58,6 +58,8 @@ class _Answer(Section):
 class HttpAuthenticator:
     """Asks a web service, a bounded number of questions at a time."""
 
+    needs_credentials = True
+
     def __init__(
         self,
         settings: HttpSettings,

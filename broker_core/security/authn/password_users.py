@@ -99,6 +99,8 @@ def _read(data: bytes) -> dict[str, UserRecord]:
 class PasswordAuthenticator:
     """Checks user name and password in one step."""
 
+    needs_credentials = True
+
     def __init__(self, users: Users, checker: PasswordChecker) -> None:
         self._users = users
         self._checker = checker

@@ -29,6 +29,8 @@ KEY_BYTES: Final = 32
 class SessionTokens:
     """Gives tokens and knows them again: implements the `Authenticator` port."""
 
+    needs_credentials = True
+
     def __init__(
         self, key: bytes, users: Sequence[Users], lifetime_ms: int, now_ms: Callable[[], int]
     ) -> None:

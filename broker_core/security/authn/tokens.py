@@ -56,6 +56,8 @@ class _UnknownKey(NotAuthenticated):
 class TokenAuthenticator:
     """Authenticates clients by the tokens of one issuer."""
 
+    needs_credentials = True
+
     def __init__(
         self, settings: JwtSettings, now_ms: Callable[[], int], ask: Ask | None = None
     ) -> None:

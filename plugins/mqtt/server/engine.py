@@ -485,8 +485,9 @@ class MqttEngine:
     # -- who is it
 
     def ask(self, connection: Connection) -> None:
-        """Find out who a client is, beside everything else."""
-        self._logins.ask(connection, self._begin(self._authenticate(connection)))
+        """Find out who a client is: beside everything else, unless it is plain."""
+        if not self._logins.recognize(connection):
+            self._logins.ask(connection, self._begin(self._authenticate(connection)))
 
     def forget(self, connection: Connection) -> None:
         """A network connection is gone: stop finding out who its client is."""

@@ -63,6 +63,20 @@ class Logins:
                 )
         return True
 
+    def recognize(self, connection: Connection) -> bool:
+        """Let a client in, or refuse it, if nothing needs to be asked for that; False: ask."""
+        credentials = connection.credentials
+        assert credentials is not None
+        try:
+            principal = self._broker.recognize(credentials)
+        except LakeMQError as error:
+            self._refuse(connection, error)
+            return True
+        if principal is None:
+            return False
+        connection.authenticated(principal, self._now_ms())
+        return True
+
     async def authenticate(self, connection: Connection) -> None:
         """Find out who a client is by its credentials."""
         credentials = connection.credentials
@@ -70,7 +84,10 @@ class Logins:
         try:
             principal = await self._broker.authenticate(credentials)
         except LakeMQError as error:
-            tell_failure(connection, error)
-            connection.refused(connect_reason(error), str(error), self._now_ms())
+            self._refuse(connection, error)
         else:
             connection.authenticated(principal, self._now_ms())
+
+    def _refuse(self, connection: Connection, error: LakeMQError) -> None:
+        tell_failure(connection, error)
+        connection.refused(connect_reason(error), str(error), self._now_ms())

@@ -51,6 +51,34 @@ async def test_anonymous_on_loopback_only() -> None:
             await access.authenticate(who(host))
 
 
+class ByPassword(Named):
+    needs_credentials = True
+
+
+class ByAddress(Named):
+    needs_credentials = False
+
+
+async def test_strangers_are_known_at_once_where_no_authenticator_could_know_them() -> None:
+    access = Access([ByPassword()], [])
+    assert access.recognize(who("127.0.0.1")) is ANONYMOUS
+    with pytest.raises(NotAuthenticated, match=r"10\.0\.0\.1"):
+        access.recognize(who("10.0.0.1"))
+    assert (access.accepted, access.refused) == (1, 1)
+    for shown in (
+        who("127.0.0.1", "ann"),
+        who("127.0.0.1", None, b"right"),
+        Credentials("test", "c", "127.0.0.1", token="t"),
+        Credentials("test", "c", "127.0.0.1", certificate_subject="CN=c"),
+    ):
+        assert access.recognize(shown) is None
+    for asked in (Named(), ByAddress()):
+        assert Access([ByPassword(), asked], []).recognize(who("127.0.0.1")) is None
+    access.use([Named()], [], [])
+    assert access.recognize(who("127.0.0.1")) is None
+    assert (access.accepted, access.refused) == (1, 1)
+
+
 async def test_authenticators_are_asked_first() -> None:
     access = Access([Named()], [])
     assert (await access.authenticate(who("8.8.8.8", "ann", b"right"))).name == "ann"

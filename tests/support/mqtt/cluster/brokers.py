@@ -384,6 +384,9 @@ class Broker(SimulatedBroker):
 
     # -- clients
 
+    def recognize(self, credentials: Credentials) -> Principal | None:
+        return None
+
     async def authenticate(self, credentials: Credentials) -> Principal:
         await asyncio.sleep(0)
         return ANONYMOUS
