@@ -27,6 +27,8 @@ _IPV6_PREFIX: Final = 64
 def peer_of(host: str) -> str:
     """What connections of `host` are counted under. IPv4 in IPv6 is IPv4; what is not an address (a
     Unix socket) is a peer of its own."""
+    if ":" not in host and "%" not in host:
+        return host  # IPv4 has one way to be written
     try:
         # Behind `%` stands the zone of a link-local IPv6 address (RFC 4007).
         address = ipaddress.ip_address(host.partition("%")[0])
@@ -67,8 +69,8 @@ class ConnectionLimiter:
         self.limits = limits
         self.refused: Counter[Bound] = Counter()
         """How often each limit refused a connection."""
-        self._peers: Counter[str] = Counter()
-        self._waiting: Counter[str] = Counter()
+        self._peers: dict[str, int] = {}
+        self._waiting: dict[str, int] = {}
         self._open = 0
         self._unauthenticated = 0
         self._bytes = 0
@@ -92,16 +94,17 @@ class ConnectionLimiter:
         """Count a new connection, which has not authenticated yet. `for_many`: the host is a proxy,
         which has no bounds of its own. Raises ConnectionRefused."""
         limits, peer = self.limits, peer_of(host)
+        peers, waiting = self._peers.get(peer, 0), self._waiting.get(peer, 0)
         self._check("connections", self._open, limits.connections_max)
-        peers = 0 if for_many else self._peers[peer]
-        self._check("peer", peers, limits.peer_max)
+        self._check("peer", 0 if for_many else peers, limits.peer_max)
         self._check("unauthenticated", self._unauthenticated, limits.unauthenticated_max)
-        waiting = 0 if for_many else self._waiting[peer]
-        self._check("unauthenticated_peer", waiting, limits.unauthenticated_peer_max)
+        self._check(
+            "unauthenticated_peer", 0 if for_many else waiting, limits.unauthenticated_peer_max
+        )
         self._open += 1
         self._unauthenticated += 1
-        self._peers[peer] += 1
-        self._waiting[peer] += 1
+        self._peers[peer] = peers + 1
+        self._waiting[peer] = waiting + 1
         return AdmittedConnection(self, peer)
 
     def _check(self, bound: Bound, used: int, limit: int | None) -> None:
@@ -162,8 +165,10 @@ class AdmittedConnection:
             self._limiter._closed(self.peer)
 
 
-def _take(counts: Counter[str], peer: str) -> None:
-    counts[peer] -= 1
-    if not counts[peer]:
+def _take(counts: dict[str, int], peer: str) -> None:
+    left = counts[peer] - 1
+    if left:
+        counts[peer] = left
+    else:
         # Else every address that ever connected would stay in memory.
         del counts[peer]

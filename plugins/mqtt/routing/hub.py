@@ -13,7 +13,14 @@ from typing import Protocol
 from lakemq.broker_core.api.errors import LakeMQError, Undecided
 from lakemq.broker_core.api.limits.user_shares import Owner, UserShares, owner_of
 from lakemq.broker_core.api.tracing import Traces
-from lakemq.broker_core.api.types import AccessContext, Acks, Operation, Principal, Resource
+from lakemq.broker_core.api.types import (
+    ANONYMOUS,
+    AccessContext,
+    Acks,
+    Operation,
+    Principal,
+    Resource,
+)
 from lakemq.plugins.mqtt.limits import Limits
 from lakemq.plugins.mqtt.routing import history
 from lakemq.plugins.mqtt.routing.bans import BanRules, Bans
@@ -84,6 +91,9 @@ class Hub:
     """Whether nodes are about to share sessions: who connects waits for that."""
     has_peers = False
     """Whether other nodes hold what is retained here, too."""
+
+    _last_principals = ANONYMOUS, ANONYMOUS
+    """What `same_principal` was asked last, and its answer."""
 
     def __init__(
         self,
@@ -177,12 +187,19 @@ class Hub:
     def same_principal(self, principal: Principal) -> Principal:
         """The one object that stands for all equal principals, so that their records share
         appends. Which credentials, and when they end, is each connection's own: see `rights`."""
+        if principal is self._last_principals[0]:  # all anonymous clients, say
+            return self._last_principals[1]
         self.shares.note(principal)
         attributes = tuple(sorted(principal.attributes.items()))
         key = (principal.kind, principal.name, attributes, principal.roles, principal.rules)
-        if len(self._principals) > self.limits.sessions_max:
-            self._principals.clear()
-        return self._principals.setdefault(key, replace(principal, expires_ms=None, credential=""))
+        known = self._principals.get(key)
+        if known is None:
+            if len(self._principals) > self.limits.sessions_max:
+                self._principals.clear()
+            known = replace(principal, expires_ms=None, credential="")
+            self._principals[key] = known
+        self._last_principals = principal, known
+        return known
 
     # -- names
 

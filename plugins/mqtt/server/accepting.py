@@ -14,9 +14,9 @@ import os
 import socket
 import ssl
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from lakemq.broker_core.api.limits.connection_limits import AdmittedConnection
 
@@ -131,6 +131,9 @@ class Acceptor:
         self._admission = admission
         self._handshake_timeout_s = handshake_timeout_s
         self._opening: set[asyncio.Task[None]] = set()
+        """Those with TLS."""
+        self._plain: set[Coroutine[Any, Any, None]] = set()
+        """Those without, that wait for `connection_made`."""
         self._said_s: float | None = None
         self.sockets = list(sockets)
         for sock in self.sockets:
@@ -144,6 +147,9 @@ class Acceptor:
             sock.close()
         for task in self._opening:
             task.cancel()
+        plain, self._plain = self._plain, set()
+        for opening in plain:
+            opening.close()
 
     def _pause(self, sock: socket.socket, delay_s: float) -> None:
         self._loop.remove_reader(sock)
@@ -183,10 +189,29 @@ class Acceptor:
         if admitted is None:
             accepted.close()
             return
-        accepted.setblocking(False)
-        task = self._loop.create_task(self._open(accepted, admitted))
+        context = self._admission.tls()
+        opening = self._open(accepted, admitted, context)
+        if context is None:
+            self._step(opening)
+            return
+        task = self._loop.create_task(opening)
         self._opening.add(task)
         task.add_done_callback(partial(self._opened, accepted, admitted))
+
+    def _step(self, opening: Coroutine[Any, Any, None]) -> None:
+        """Open a connection without a task, which would cost more than the two steps: up to
+        `connection_made`, and behind it."""
+        try:
+            made = opening.send(None)
+        except StopIteration:
+            return
+        self._plain.add(opening)
+        made.add_done_callback(partial(self._step_on, opening))
+
+    def _step_on(self, opening: Coroutine[Any, Any, None], made: asyncio.Future[Any]) -> None:
+        if opening in self._plain:
+            self._plain.remove(opening)
+            self._step(opening)
 
     def _opened(
         self, accepted: socket.socket, admitted: AdmittedConnection, task: asyncio.Task[None]
@@ -197,9 +222,13 @@ class Acceptor:
             admitted.close()
             accepted.close()
 
-    async def _open(self, accepted: socket.socket, admitted: AdmittedConnection) -> None:
+    async def _open(
+        self,
+        accepted: socket.socket,
+        admitted: AdmittedConnection,
+        context: ssl.SSLContext | None,
+    ) -> None:
         """Make a link of it; with TLS, once that is negotiated."""
-        context = self._admission.tls()
         timeout_s = self._handshake_timeout_s if context is not None else None
         link: Callable[[], asyncio.Protocol] = lambda: self._admission.link(admitted)  # noqa: E731
         try:

@@ -97,13 +97,11 @@ class SocketLink(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         host = peer[0] if isinstance(peer, tuple) else "unix"
-        certificate = transport.get_extra_info("peercert")
-        self.connection = ServerProtocol(
-            engine.hub,
-            host,
-            engine.now_ms(),
-            Arrival(listener.name, subject_of(certificate), alternative_names(certificate)),
-        )
+        certificate, arrival = transport.get_extra_info("peercert"), Arrival(listener.name)
+        if certificate is not None:
+            names = alternative_names(certificate)
+            arrival = Arrival(listener.name, subject_of(certificate), names)
+        self.connection = ServerProtocol(engine.hub, host, engine.now_ms(), arrival)
         self.connection.on_admit = self._let_in
         engine.links[self.connection] = self
         listener.waiting.add(self)

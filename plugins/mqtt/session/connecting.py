@@ -17,7 +17,7 @@ from lakemq.plugins.mqtt.session.subscribing import subscribe_automatically
 from lakemq.plugins.mqtt.state.sessions import FOR_EVER_S
 from lakemq.plugins.mqtt.state.states import NEVER_MS, State
 from lakemq.plugins.mqtt.wire.aliases import SentAliases
-from lakemq.plugins.mqtt.wire.packets import V5, V31, Connack, Connect, Properties
+from lakemq.plugins.mqtt.wire.packets import NO_PROPERTIES, V5, V31, Connack, Connect, Properties
 from lakemq.plugins.mqtt.wire.reasons import MqttError, ProtocolError, Reason
 from lakemq.plugins.mqtt.wire.topics import check_topic_name
 
@@ -225,6 +225,8 @@ def _obey_client_limits(connection: Connection, asked: Properties) -> None:
 
 def _connack_properties(connection: Connection, packet: Connect, keep_alive_s: int) -> Properties:
     """What the server tells a version 5 client about itself and about what it changed."""
+    if packet.version < V5:
+        return NO_PROPERTIES
     limits, session, enhanced = connection.hub.limits, connection.session, connection.enhanced
     assert session is not None
     asked = packet.properties

@@ -18,7 +18,7 @@ from lakemq.plugins.mqtt.session.rates import throttle_of
 from lakemq.plugins.mqtt.state.appends import Outcome
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.state.states import State
-from lakemq.plugins.mqtt.state.traffic import Arrival, Inflow, Traffic
+from lakemq.plugins.mqtt.state.traffic import NOTHING_CAME, Arrival, Traffic
 from lakemq.plugins.mqtt.wire.aliases import SentAliases
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.encoding import PUBACK, encode, shortened
@@ -43,6 +43,8 @@ OUT_MAX_BYTES: Final = 4 * 1024 * 1024
 """Most bytes in large pieces that are queued for one client; with more, it counts as slow until its
 socket has them."""
 _LARGE_BYTES: Final = 4096
+_UNBOUNDED_BYTES: Final = 1 << 30
+"""More than any packet has."""
 
 
 BEFORE_CONNACK: Final = (State.NEW, State.AUTHENTICATING, State.CHALLENGED)
@@ -134,14 +136,14 @@ class Connection:
         self.subscribing: Progress | None = None
         """A SUBSCRIBE that waits for such an answer."""
         self.connect: Connect | None = None
-        self.pending: deque[Packet] = deque()
+        self.pending: deque[Packet] | None = None
         """Packets that came before the answer to a question about their client."""
         self.client_id = ""
         self.principal: Principal = ANONYMOUS
         self.session: Session | None = None
         """Set by CONNECT, and kept: what is stored later is still this session's."""
         self.window = hub.delivery.inflight_max
-        self.packet_max_bytes = 1 << 30
+        self.packet_max_bytes = _UNBOUNDED_BYTES
         self.wants_reasons = True
         """MQTT 5, request problem information: reason strings may be sent."""
         self.keep_alive_ms = 0
@@ -178,7 +180,7 @@ class Connection:
         """None: the client takes no topic aliases."""
         self.routes: dict[str, Route] = {}
         self.routes_until_ms = 0
-        self.inflow = Inflow()
+        self.inflow = NOTHING_CAME
         self.throttle = throttle_of(
             hub.limits.publishes_max_per_s, hub.limits.bytes_max_per_s, now_ms
         )
@@ -348,6 +350,8 @@ class Connection:
 
     def takes(self, packet: Packet) -> bool:
         """Whether a packet fits what the client takes, shortened as far as may be."""
+        if self.packet_max_bytes == _UNBOUNDED_BYTES:
+            return True
         return len(encode(shortened(packet), self.version)) <= self.packet_max_bytes
 
     def wire(
@@ -427,7 +431,7 @@ class Connection:
         self.state = State.CLOSED
         self.hub.connections.pop(self, None)
         self.hub.rights.forget(self)
-        self.pending.clear()
+        self.pending = None
         self.connect = None
         session = self.session
         # A session that was taken over has another connection by now, and keeps it.

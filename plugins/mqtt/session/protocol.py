@@ -5,6 +5,7 @@ Source: MQTT 5.0 chapters 3 and 4 and MQTT 3.1.1 chapters 3 and 4.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -122,7 +123,8 @@ class ServerProtocol(Connection):
         # One packet at a time: each may close the connection, or ask again.
         while self.pending and not self.asking:
             self._handle((self.pending.popleft(),), now_ms)
-        if self.decoder.error is None and self.state is not State.CLOSED:
+        decoder = self.decoder
+        if decoder.held_bytes and decoder.error is None and self.state is not State.CLOSED:
             self._decode(b"", now_ms)
         self._fail_if_malformed(now_ms)
 
@@ -153,6 +155,8 @@ class ServerProtocol(Connection):
                 self.asking = True
                 # This packet and all behind it come again, in order, once the answer is there
                 # [MQTT-4.6.0-2].
+                if self.pending is None:
+                    self.pending = deque()
                 self.pending.extendleft(reversed(packets[place:]))
                 self.hub.outbox.questions.append((unanswered.question, self._answered))
                 return

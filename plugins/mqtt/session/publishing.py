@@ -25,6 +25,7 @@ from lakemq.plugins.mqtt.state.delivery import Delivery
 from lakemq.plugins.mqtt.state.records import client_header, qos_2_header, record_headers
 from lakemq.plugins.mqtt.state.sessions import NOWHERE, Session
 from lakemq.plugins.mqtt.state.states import State
+from lakemq.plugins.mqtt.state.traffic import NOTHING_CAME, Inflow
 from lakemq.plugins.mqtt.wire.encoding import PUBACK, PUBCOMP, PUBREC, PUBREL
 from lakemq.plugins.mqtt.wire.messages import Place, message_of
 from lakemq.plugins.mqtt.wire.packets import (
@@ -51,6 +52,8 @@ def forget_routes(connection: Connection, now_ms: int) -> None:
 
 def _route(connection: Connection, topic: str) -> Route:
     hub, routes = connection.hub, connection.routes
+    if connection.inflow is NOTHING_CAME:
+        connection.inflow = Inflow()
     written, delay_s = topic, None
     if topic.startswith(PREFIX):
         delay_s, topic = split_delayed(topic)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Arrival(NamedTuple):
@@ -82,6 +82,11 @@ class Inflow:
                 del early[order[0]]
             order.popleft()
             answer()
+
+
+NOTHING_CAME: Final = Inflow()
+"""Of all connections that have published nothing: a third of what an idle one would take. Never
+written to: a publish finds its route first, and gives its connection an `Inflow` of its own."""
 
 
 class Traffic:

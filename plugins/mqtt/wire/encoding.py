@@ -46,7 +46,9 @@ def encode(packet: Packet, version: int) -> bytes:
 
 
 def _framed(first: int, body: bytes) -> bytes:
-    return b"".join((bytes((first,)), variable_bytes(len(body)), body))
+    size = len(body)
+    head = bytes((first, size)) if size < 0x80 else bytes((first,)) + variable_bytes(size)
+    return head + body
 
 
 def _two(value: int) -> bytes:

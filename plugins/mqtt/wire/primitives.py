@@ -62,12 +62,20 @@ class Reader:
         return Reader(self.data, start, self.position)
 
     def byte(self) -> int:
-        """One byte as a number."""
-        return self.take(1)[0]
+        """One byte as a number. Raises MalformedPacket as `take` does."""
+        at = self.position
+        if at >= self.end:
+            self.take(1)
+        self.position = at + 1
+        return self.data[at]
 
     def two_bytes(self) -> int:
-        """Two Byte Integer, big-endian (1.5.2)."""
-        return int.from_bytes(self.take(2), "big")
+        """Two Byte Integer, big-endian (1.5.2). Raises MalformedPacket as `take` does."""
+        at = self.position
+        if at + 2 > self.end:
+            self.take(2)
+        self.position = at + 2
+        return self.data[at] << 8 | self.data[at + 1]
 
     def four_bytes(self) -> int:
         """Four Byte Integer, big-endian (1.5.3)."""

@@ -146,6 +146,49 @@ async def test_tls_handshakes_count_and_have_to_end(
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
+async def test_a_client_that_is_known_at_once_takes_no_task() -> None:
+    """It is let in, and its connection opened, in the turns that bring its bytes."""
+    loop, tasks = asyncio.get_running_loop(), 0
+
+    def counting(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
+        nonlocal tasks
+        tasks += 1
+        return asyncio.Task(work, loop=loop, **more)
+
+    async with running_server() as (server, _, port):
+        clients = [socket.socket() for _ in range(20)]
+        loop.set_task_factory(counting)
+        try:
+            for client in clients:
+                client.setblocking(False)
+                await loop.sock_connect(client, ("127.0.0.1", port))
+                await loop.sock_sendall(client, CONNECT)
+            for client in clients:
+                assert await loop.sock_recv(client, 4) == ACCEPTED
+            assert tasks == 0
+            assert server.listeners[0].limiter.unauthenticated == 0
+        finally:
+            loop.set_task_factory(None)
+            for client in clients:
+                client.close()
+
+
+async def test_a_connection_that_is_not_open_when_the_listener_stops_is_closed() -> None:
+    async with running_server() as (server, _, port):
+        listener = server.listeners[0]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.settimeout(WAIT_S)
+            acceptor = listener._acceptor
+            assert acceptor is not None
+            acceptor._accept(acceptor.sockets[0])
+            assert listener.limiter.connections == 1 and not server.hub.connections
+            acceptor.close()
+            assert listener.limiter.connections == 0
+            await asyncio.sleep(0.05)
+            assert not server.hub.connections
+            assert await asyncio.to_thread(client.recv, 1) == b""
+
+
 # -- descriptors
 
 

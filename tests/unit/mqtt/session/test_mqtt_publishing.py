@@ -43,6 +43,21 @@ def test_qos_1_is_acknowledged_when_stored_and_not_before(version: int) -> None:
     assert decode_headers(lane.headers[0]) == (("mqtt.client", b"d"), ("mqtt.qos", b"1"))
 
 
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("refused", [False, True])
+def test_what_one_client_publishes_is_counted_for_no_other(qos: int, refused: bool) -> None:
+    """Connections that have published nothing share one empty `Inflow`."""
+    bench = Bench()
+    idle, device = bench.connect("i", version=V5), bench.connect("d", version=V5)
+    idle.send(Acknowledgement(PUBREL, 3))
+    if refused:
+        bench.forbidden.add((Operation.WRITE, "a"))
+    device.send(Publish("a", b"x", qos, packet_id=qos and 7))
+    device.send(Publish("a", b"x", qos, packet_id=qos and 8))
+    assert refused or not qos or device.connection.inflow != Inflow()
+    assert idle.connection.inflow == bench.connect("j").connection.inflow == Inflow()
+
+
 @versions
 def test_qos_2_goes_through_its_four_steps(version: int) -> None:
     """5.0 [MQTT-4.3.3-8] [MQTT-4.3.3-11]"""
