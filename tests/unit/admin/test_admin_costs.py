@@ -137,10 +137,14 @@ async def test_a_wait_for_records_ends_before_a_call_between_nodes_does() -> Non
 async def test_a_query_of_thousands_of_parameters_costs_no_time() -> None:
     two = Two()
     query = [(f"{number:x}", "") for number in range(40_000)]
-    began_s = time.process_time()
-    with pytest.raises(Problem, match="over 100 parameters"):
-        await two.ask("GET", "state", *query, query[-1])
-    assert time.process_time() - began_s < 0.5
+    took_s = []
+    # The least of some: a collection of garbage looks at all that other tests have left.
+    for _ in range(3):
+        began_s = time.thread_time()
+        with pytest.raises(Problem, match="over 100 parameters"):
+            await two.ask("GET", "state", *query, query[-1])
+        took_s.append(time.thread_time() - began_s)
+    assert min(took_s) < 0.5
     with pytest.raises(Problem, match=r"query.node: it is there twice"):
         await two.ask("GET", "state", ("node", "n1"), ("node", "n1"))
 
