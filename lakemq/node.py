@@ -30,6 +30,7 @@ from lakemq.broker_core.api.types import PluginInfo
 from lakemq.broker_core.broker import CoreBroker
 from lakemq.broker_core.cluster.channels.metrics import register_channel_metrics
 from lakemq.broker_core.cluster.identity import PeerIdentity, PeerTls
+from lakemq.broker_core.cluster.local.sockets import ProcessSockets
 from lakemq.broker_core.cluster.network import PeerNetwork
 from lakemq.broker_core.cluster_nodes import ClusterNodes
 from lakemq.broker_core.configuration.config import Config
@@ -316,6 +317,9 @@ class Node:
             settings=config.cluster,
             host=config.meta.host or config.node.host,
             tls=None if pem is None else PeerTls(pem.certificate, pem.key, pem.authority),
+            sockets=ProcessSockets(self.node_id, self.data_dir, config.node.process)
+            if config.node.process
+            else None,
         )
 
     def _broker_epoch(self) -> int:

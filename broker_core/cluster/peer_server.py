@@ -30,6 +30,8 @@ from lakemq.broker_core.cluster.identity import (
     metadata_of,
     names_of,
 )
+from lakemq.broker_core.cluster.local.calls import LocalCall, LocalServer
+from lakemq.broker_core.cluster.local.sockets import ProcessSockets
 from lakemq.broker_core.cluster.replica_frames import SEND_MAX_BYTES
 from lakemq.broker_core.cluster.streams import ByteStream, FollowerStream, first_of
 
@@ -81,8 +83,10 @@ class PeerServer:
         port: int,
         tls: PeerTls | None,
         advertise: str = "",
+        sockets: ProcessSockets | None = None,
     ) -> None:
-        """`advertise`: `host:port` that others are told in place of where it listens."""
+        """`advertise`: `host:port` that others are told in place of where it listens. `sockets`:
+        the other processes of this node come over one."""
         self.on_ended: Callable[[str], None] = lambda node: None
         """Called with a node when a stream of it has ended."""
         self._identity = identity
@@ -91,6 +95,8 @@ class PeerServer:
         self._port = port
         self._tls = tls
         self._advertise = advertise
+        self._local = None if sockets is None else LocalServer(sockets.own, self._serve)
+        self._machine = "" if sockets is None else sockets.machine
         self._bound = 0
         self._server: grpc.aio.Server | None = None
         self._line_s = float("-inf")
@@ -145,6 +151,9 @@ class PeerServer:
         except (OSError, RuntimeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "the port is taken"
             raise StartupError(f"cluster.peer_port: cannot listen on {address}: {reason}") from None
+        # First: who finds no socket there comes over gRPC, and stays with that.
+        if self._local is not None:
+            await self._local.start()
         await server.start()
         self._server = server
 
@@ -154,6 +163,8 @@ class PeerServer:
 
     async def stop(self) -> None:
         """End all streams, then close."""
+        if self._local is not None:
+            await self._local.stop()
         if self._server is not None:
             await self._server.stop(_STOP_S)
 
@@ -172,6 +183,10 @@ class PeerServer:
 
     async def _serve(self, context: Any, method: str) -> None:
         peer = await self._accepted(context)
+        if method not in self._streams:
+            await context.abort(
+                grpc.StatusCode.UNIMPLEMENTED, f"no stream {method[:32]!r} is served"
+            )
         self._open[peer.node_id] += 1
         replaced = self._take_place(peer, method)
         try:
@@ -212,7 +227,12 @@ class PeerServer:
             self._leave(peer)
 
     async def _accepted(self, context: Any) -> Peer:
-        names = None if self._tls is None else names_of(context.auth_context())
+        names = None
+        if isinstance(context, LocalCall):
+            # Only this user can open the socket: as good as a certificate of the node's.
+            names = [self._machine]
+        elif self._tls is not None:
+            names = names_of(context.auth_context())
         try:
             peer = self._book.accept(metadata_of(context.invocation_metadata()), names)
         except LakeMQError as error:

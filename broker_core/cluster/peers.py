@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import grpc
@@ -14,6 +14,9 @@ import grpc
 from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import LakeMQError, OutcomeUnknown, Unavailable
 from lakemq.broker_core.cluster.identity import PeerBook, PeerIdentity, PeerTls, metadata_of
+from lakemq.broker_core.cluster.local.calls import open_call
+from lakemq.broker_core.cluster.local.messages import Messages
+from lakemq.broker_core.cluster.local.sockets import ProcessSockets
 from lakemq.broker_core.cluster.peer_server import OPTIONS, REFUSED, SERVICE
 from lakemq.broker_core.cluster.streams import ByteStream, LeaderStream, first_of
 
@@ -46,14 +49,17 @@ class Peers:
         book: PeerBook,
         address_of: Callable[[str], str],
         tls: PeerTls | None,
+        sockets: ProcessSockets | None = None,
     ) -> None:
-        """`address_of`: node id -> `host:port` of its listener `peer`; empty if unknown."""
+        """`address_of`: node id -> `host:port` of its listener `peer`; empty if unknown.
+        `sockets`: over which streams to other processes of this node go."""
         self.on_ended: Callable[[str], None] = lambda node: None
         """Called with a node when a stream to it has ended that the node had accepted."""
         self._identity = identity
         self._book = book
         self._address_of = address_of
         self._tls = tls
+        self._sockets = sockets
         self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._kept: set[asyncio.Task[None]] = set()
@@ -120,6 +126,14 @@ class Peers:
         self, node: str, method: str, talk: Talk, accepted: Callable[[], None]
     ) -> None:
         """Open one stream and talk. Raises LakeMQError, AioRpcError."""
+        local = await self._open_local(node, method)
+        if local is not None:
+            stream, metadata = local
+            try:
+                await self._talk(node, metadata, stream, talk, accepted)
+            finally:
+                stream.close()
+            return
         open_stream: Any = self._channel(node).stream_stream(SERVICE + method)
         call: Any = open_stream(metadata=self._identity.metadata())
         try:
@@ -130,14 +144,37 @@ class Peers:
                 raise Unavailable(f"{node} does not answer") from None
             if not metadata and call.done():
                 raise Unavailable(f"{node} refused: {await call.details()}")
-            self._book.check_callee(node, metadata)
-            accepted()
-            try:
-                await first_of(talk(_Called(call)), _ended_by(self._renewed))
-            finally:
-                self.on_ended(node)
+            await self._talk(node, metadata, _Called(call), talk, accepted)
         finally:
             call.cancel()
+
+    async def _open_local(self, node: str, method: str) -> tuple[Messages, dict[str, str]] | None:
+        """A stream over a Unix socket; None: the node must be called over gRPC."""
+        path = None if self._sockets is None else self._sockets.of(node)
+        if path is None or not self._identity.broker_epoch():
+            return None
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                return await open_call(path, method, self._identity.metadata())
+        except TimeoutError:
+            raise Unavailable(f"{node} does not answer") from None
+        except Unavailable as error:
+            raise Unavailable(f"{node} refused: {error}") from None
+
+    async def _talk(
+        self,
+        node: str,
+        metadata: Mapping[str, str],
+        stream: ByteStream,
+        talk: Talk,
+        accepted: Callable[[], None],
+    ) -> None:
+        self._book.check_callee(node, metadata)
+        accepted()
+        try:
+            await first_of(talk(stream), _ended_by(self._renewed))
+        finally:
+            self.on_ended(node)
 
     async def call(
         self, node: str, method: str, request: bytes, timeout_s: float = _CALL_S

@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from lakemq.broker_core.cluster.local import sockets
 from lakemq.broker_core.configuration.config import Config
 from lakemq.broker_core.configuration.settings import PROCESSES_MAX
 from lakemq.meta_service.api.hosts import is_wildcard, join_host
 from lakemq.meta_service.api.types import process_id
 
-FOLDER: Final = "processes"
-"""Below the data folder: a folder for each process but the first."""
 _PORTS_EACH: Final = 2
 
 
@@ -67,7 +66,7 @@ def client_port(config: Config, number: int) -> int:
 def folder_of(config: Config, number: int) -> Path:
     """Where a process keeps what it stores."""
     whole = Path(config.node.data_dir).expanduser().absolute()
-    return whole if number == 1 else whole / FOLDER / str(number)
+    return sockets.folder_of(whole, number)
 
 
 def variables(config: Config, number: int) -> Iterator[tuple[str, str]]:
@@ -95,7 +94,7 @@ def variables(config: Config, number: int) -> Iterator[tuple[str, str]]:
 
 def left_behind(config: Config, count: int) -> list[str]:
     """Node ids of processes beyond `count` that the node once had, and that have records."""
-    folder = folder_of(config, 1) / FOLDER
+    folder = folder_of(config, 1) / sockets.FOLDER
     try:
         names = [each.name for each in folder.iterdir()]
     except OSError:  # a data folder that can't be used is told when it is opened

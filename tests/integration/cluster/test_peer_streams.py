@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from lakemq.broker_core.api.errors import LakeMQError, OutcomeUnknown, StartupError, Unavailable
-from lakemq.broker_core.cluster import peer_server, streams
+from lakemq.broker_core.cluster import peer_server, peers, streams
 from lakemq.broker_core.cluster.identity import Peer, PeerBook, PeerIdentity, PeerTls
+from lakemq.broker_core.cluster.local.calls import open_call
+from lakemq.broker_core.cluster.local.sockets import ProcessSockets, folder_of
 from lakemq.broker_core.cluster.peer_server import SERVICE, STREAMS_PER_PEER_MAX, PeerServer
 from lakemq.broker_core.cluster.peers import Peers
 from lakemq.broker_core.cluster.replica_frames import SlotAsk, SlotOpen, SlotSend
@@ -30,8 +33,30 @@ TOPIC_ID = "0f" * 16
 CLUSTER = "c1"
 
 
+@pytest.fixture(params=["gRPC", "sockets"])
+def way(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """How processes of one node reach each other: over gRPC, as other nodes do, or over sockets."""
+    by_socket = request.param == "sockets"
+    used: list[bool] = []
+
+    async def noted(*arguments: Any) -> Any:
+        found = await open_call(*arguments)
+        used.append(found is not None)
+        return found
+
+    monkeypatch.setattr(Node, "folder", tmp_path if by_socket else None)
+    monkeypatch.setattr(peers, "open_call", noted)
+    yield
+    assert any(used) == by_socket
+
+
 class Node:
     """One broker's end of the wire."""
+
+    folder: Path | None = None
+    """Data folder of node `n1`, whose processes they all are then."""
 
     def __init__(
         self, name: str, cluster: dict[str, Node], tls: PeerTls | None = None, epoch: int = 1
@@ -40,11 +65,20 @@ class Node:
         self.identity = PeerIdentity(name, CLUSTER, lambda: self.epoch)
         book = PeerBook(self.identity, lambda: {each.name: 1 for each in cluster.values()})
         self.tls = tls
-        self.peers = Peers(self.identity, book, lambda node: f"127.0.0.1:{cluster[node].port}", tls)
+        self.sockets = None if self.folder is None else self._sockets(name, self.folder)
+        self.peers = Peers(
+            self.identity, book, lambda node: f"127.0.0.1:{cluster[node].port}", tls, self.sockets
+        )
         self.book = book
         self.followers: list[FollowerStream] = []
         self.serve: Callable[[PeerServer], None] = lambda server: server.serve_followers(self._lead)
         cluster[name] = self
+
+    def _sockets(self, name: str, whole: Path) -> ProcessSockets:
+        number = int(name.partition(".p")[2] or "1")
+        folder = folder_of(whole, number)
+        folder.mkdir(parents=True, exist_ok=True)
+        return ProcessSockets(name, folder, number)
 
     async def _lead(self, stream: FollowerStream) -> None:
         """Answer each ask with its own offset."""
@@ -55,8 +89,9 @@ class Node:
 
     async def start(self) -> None:
         self.server = PeerServer(
-            self.identity, self.book, host="127.0.0.1", port=self.port, tls=self.tls
-        )
+            self.identity, self.book, host="127.0.0.1", port=self.port, tls=self.tls,
+            sockets=self.sockets,
+        )  # fmt: skip
         self.serve(self.server)
         await self.server.start()
         self.port = int(self.server.addresses()[0].rpartition(":")[2])
@@ -108,15 +143,16 @@ class Follower:
             return await self.got.get()
 
 
+@pytest.mark.usefixtures("way")
 async def test_a_stream_goes_on_after_its_leader_was_restarted() -> None:
     cluster: dict[str, Node] = {}
-    leader, node = Node("n1", cluster), Node("n2", cluster)
+    leader, node = Node("n1", cluster), Node("n1.p2", cluster)
     async with running(leader, node):
         follower = Follower()
         end = node.peers.follow("n1", follower.follow)
         for offset in range(20):
             assert await follower.wait() == (offset, b"%d" % offset)
-        assert leader.followers[0].peer == Peer("n2", 1)
+        assert leader.followers[0].peer == Peer("n1.p2", 1)
         await leader.server.stop()
         await leader.start()
         while follower.streams < 2:
@@ -129,6 +165,7 @@ async def test_a_stream_goes_on_after_its_leader_was_restarted() -> None:
         assert follower.got.empty()
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     "error",
     [
@@ -140,7 +177,7 @@ async def test_a_stream_goes_on_after_its_leader_was_restarted() -> None:
 )
 async def test_a_stream_goes_on_whatever_ended_the_last_one(error: BaseException) -> None:
     cluster: dict[str, Node] = {}
-    leader, node = Node("n1", cluster), Node("n2", cluster)
+    leader, node = Node("n1", cluster), Node("n1.p2", cluster)
     talks = 0
     again = asyncio.Event()
 
@@ -161,9 +198,10 @@ async def test_a_stream_goes_on_whatever_ended_the_last_one(error: BaseException
         assert talks == 3, "its end ends it"
 
 
+@pytest.mark.usefixtures("way")
 async def test_streams_are_opened_again_after_a_new_registration() -> None:
     cluster: dict[str, Node] = {}
-    leader, node = Node("n1", cluster), Node("n2", cluster)
+    leader, node = Node("n1", cluster), Node("n1.p2", cluster)
     async with running(leader, node), asyncio.timeout(10):
         follower = Follower()
         node.peers.follow("n1", follower.follow)
@@ -186,8 +224,8 @@ async def test_both_sides_prove_their_names_with_certificates(tmp_path: Path) ->
 
     cluster: dict[str, Node] = {}
     leader = Node("n1", cluster, tls("n1"))
-    node = Node("n2", cluster, tls("n2"))
-    liar = Node("n3", cluster, tls("n2"))  # says that it is n3
+    node = Node("n1.p2", cluster, tls("n1.p2"))
+    liar = Node("n3", cluster, tls("n1.p2"))  # says that it is n3
     async with running(leader, node, liar):
         follower = Follower()
         node.peers.follow("n1", follower.follow)
@@ -204,7 +242,7 @@ async def never(peer: Peer, request: bytes) -> bytes:
 
 async def test_a_caller_is_refused_before_anything_of_it_is_read() -> None:
     cluster: dict[str, Node] = {}
-    leader, node = Node("n1", cluster), Node("n2", cluster)
+    leader, node = Node("n1", cluster), Node("n1.p2", cluster)
     leader.serve = lambda server: (
         server.serve_followers(leader._lead),
         server.serve_call("Read", never),
@@ -212,9 +250,9 @@ async def test_a_caller_is_refused_before_anything_of_it_is_read() -> None:
     async with running(leader, node):
         cases: list[tuple[tuple[tuple[str, str], ...], str]] = [
             ((), "belongs to cluster ''"),
-            (PeerIdentity("n2", "c2", lambda: 1).metadata(), "belongs to cluster 'c2'"),
+            (PeerIdentity("n1.p2", "c2", lambda: 1).metadata(), "belongs to cluster 'c2'"),
             (PeerIdentity("n9", CLUSTER, lambda: 1).metadata(), "no node 'n9'"),
-            (PeerIdentity("n2", CLUSTER, lambda: 0).metadata(), "broker epoch 0; 1 is known"),
+            (PeerIdentity("n1.p2", CLUSTER, lambda: 0).metadata(), "broker epoch 0; 1 is known"),
         ]
         async with grpc.aio.insecure_channel(f"127.0.0.1:{leader.port}") as channel:
             for metadata, reason in cases:
@@ -257,7 +295,7 @@ async def test_calls_that_are_refused_do_not_fill_the_log(
 
 async def test_a_node_may_have_a_few_streams_only() -> None:
     cluster: dict[str, Node] = {}
-    leader, node = Node("n1", cluster), Node("n2", cluster)
+    leader, node = Node("n1", cluster), Node("n1.p2", cluster)
     async with running(leader, node):
 
         async def wait(peer: Peer, request: bytes) -> bytes:
@@ -269,7 +307,7 @@ async def test_a_node_may_have_a_few_streams_only() -> None:
             asyncio.ensure_future(node.peers.call("n1", "Read", b"x"))
             for _ in range(STREAMS_PER_PEER_MAX)
         ]
-        await until(lambda: leader.server._open["n2"] == STREAMS_PER_PEER_MAX)
+        await until(lambda: leader.server._open["n1.p2"] == STREAMS_PER_PEER_MAX)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{leader.port}") as channel:
             call = channel.stream_stream(SERVICE + "Replicate")(metadata=node.identity.metadata())
             assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -280,7 +318,7 @@ async def test_a_node_may_have_a_few_streams_only() -> None:
 async def test_a_newer_stream_takes_the_place_of_one_that_was_given_up() -> None:
     """The node that gave it up may be cut off: its leader hears of it by the next stream only."""
     cluster: dict[str, Node] = {}
-    leader, node = Node("n1", cluster), Node("n2", cluster)
+    leader, node = Node("n1", cluster), Node("n1.p2", cluster)
     async with (
         running(leader, node),
         grpc.aio.insecure_channel(f"127.0.0.1:{leader.port}") as channel,
@@ -293,13 +331,13 @@ async def test_a_newer_stream_takes_the_place_of_one_that_was_given_up() -> None
         for call in calls[:2]:
             assert await call.code() is grpc.StatusCode.UNAVAILABLE
             assert "a newer stream" in await call.details()
-        await until(lambda: leader.server._open == {"n2": 1})
+        await until(lambda: leader.server._open == {"n1.p2": 1})
         assert not calls[2].done()
 
 
 async def test_bad_bytes_end_the_stream() -> None:
     cluster: dict[str, Node] = {}
-    leader, node = Node("n1", cluster), Node("n2", cluster)
+    leader, node = Node("n1", cluster), Node("n1.p2", cluster)
     async with (
         running(leader, node),
         grpc.aio.insecure_channel(f"127.0.0.1:{leader.port}") as channel,
@@ -310,9 +348,10 @@ async def test_bad_bytes_end_the_stream() -> None:
         assert "not a ReplicaAsk" in await call.details()
 
 
+@pytest.mark.usefixtures("way")
 async def test_a_leader_sends_no_more_than_the_credit() -> None:
     cluster: dict[str, Node] = {}
-    leader, node = Node("n1", cluster), Node("n2", cluster)
+    leader, node = Node("n1", cluster), Node("n1.p2", cluster)
     batch = bytes(1024 * 1024)
     sent = 0
     more = asyncio.Event()
@@ -355,11 +394,12 @@ async def test_a_leader_sends_no_more_than_the_credit() -> None:
     assert sent * len(batch) <= received + CREDIT_BYTES
 
 
+@pytest.mark.usefixtures("way")
 async def test_a_leader_that_is_silent_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was stopped keeps its connection and says nothing."""
     monkeypatch.setattr(streams, "SILENCE_S", 0.05)
     cluster: dict[str, Node] = {}
-    leader, node = Node("n1", cluster), Node("n2", cluster)
+    leader, node = Node("n1", cluster), Node("n1.p2", cluster)
     ended: list[str] = []
 
     async def silent(peer: Peer, stream: ByteStream) -> None:
@@ -380,10 +420,11 @@ async def test_a_leader_that_is_silent_is_left(monkeypatch: pytest.MonkeyPatch) 
     assert ended[0] == "n1 said nothing for 0.05 s"
 
 
+@pytest.mark.usefixtures("way")
 async def test_an_idle_stream_says_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "TURN_S", 0.01)
     cluster: dict[str, Node] = {}
-    leader, node = Node("n1", cluster), Node("n2", cluster)
+    leader, node = Node("n1", cluster), Node("n1.p2", cluster)
     turns: list[int] = []
 
     async def follow(stream: LeaderStream) -> None:
@@ -398,7 +439,7 @@ async def test_an_idle_stream_says_that_it_lives(monkeypatch: pytest.MonkeyPatch
 
 async def test_calls_answer_and_report_why_not() -> None:
     cluster: dict[str, Node] = {}
-    leader, node = Node("n1", cluster), Node("n2", cluster, epoch=0)
+    leader, node = Node("n1", cluster), Node("n1.p2", cluster, epoch=0)
 
     async def answer(peer: Peer, request: bytes) -> bytes:
         if not request:
@@ -410,7 +451,7 @@ async def test_calls_answer_and_report_why_not() -> None:
         with pytest.raises(Unavailable, match="has not registered"):
             await node.peers.call("n1", "Read", b"x")
         node.epoch = 1
-        assert await node.peers.call("n1", "Read", b"x") == b"n2x"
+        assert await node.peers.call("n1", "Read", b"x") == b"n1.p2x"
         with pytest.raises(Unavailable, match="not now"):
             await node.peers.call("n1", "Read", b"")
     with pytest.raises(Unavailable, match="failed to connect"):
@@ -419,7 +460,7 @@ async def test_calls_answer_and_report_why_not() -> None:
 
 async def test_a_call_without_an_answer_may_have_been_carried_out() -> None:
     cluster: dict[str, Node] = {}
-    slow, node = Node("n1", cluster), Node("n2", cluster)
+    slow, node = Node("n1", cluster), Node("n1.p2", cluster)
     done: list[bytes] = []
 
     async def answer(peer: Peer, request: bytes) -> bytes:
@@ -445,7 +486,7 @@ async def test_a_call_without_an_answer_may_have_been_carried_out() -> None:
 
 async def test_a_name_is_not_spoken_for_by_who_took_its_address() -> None:
     cluster: dict[str, Node] = {}
-    leader, node, other = Node("n1", cluster), Node("n2", cluster), Node("n3", cluster)
+    leader, node, other = Node("n1", cluster), Node("n1.p2", cluster), Node("n3", cluster)
     async with running(node, other):
         leader.port = other.port
         with pytest.raises(LakeMQError, match="at the address of 'n1', node 'n3'"):

@@ -95,6 +95,15 @@ def runs(process: psutil.Process) -> bool:
     return False
 
 
+def calls_by_socket(process: psutil.Process) -> int:
+    """Streams of other processes that have come over this one's socket."""
+    with suppress(psutil.Error):
+        sockets = process.net_connections("unix")
+        # One of them is the socket itself.
+        return sum(str(each.laddr).endswith("/peer.sock") for each in sockets) - 1
+    return 0
+
+
 def left_of(folder: Path) -> list[psutil.Process]:
     """Processes of a node in this folder, whatever their parent is by now."""
     found = []
@@ -178,6 +187,10 @@ def test_clients_of_one_port_are_served_by_all_though_one_is_killed(node: NodePr
             "every device publishing again",
         )
         assert processes(node.pid)["1"] == before["1"]
+        until(
+            lambda: all(calls_by_socket(each) >= 2 for each in processes(node.pid).values()),
+            "streams over the sockets of both, also of the one that was started again",
+        )
     there = stored(node)
     for device in devices:
         for number in range(device.acknowledged):

@@ -1,0 +1,1 @@
+"""Streams between the processes of one node, over Unix sockets."""
