@@ -19,7 +19,21 @@ from lakemq.plugins.mqtt.state.records import RecordReader
 from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX
 
 _HOMES_MAX: Final = 65_536
+_HEARD_MAX: Final = 1024
 _RECORDS_A_SLICE: Final = 64
+
+
+class _Heard(dict[str, bool]):
+    """Whether topic names have a subscriber, each asked once: most repeat."""
+
+    def __init__(self, ask: Callable[[str], bool]) -> None:
+        self._ask = ask
+
+    def __missing__(self, name: str) -> bool:
+        if len(self) >= _HEARD_MAX:
+            self.clear()
+        found = self[name] = self._ask(name)
+        return found
 
 
 class Arrivals:
@@ -99,11 +113,13 @@ class Arrivals:
         now_ms, hub = self._now_ms(), self._hub
         key = (batch.topic, batch.partition)
         start = hub.positions.get(key, 0)
-        heard = partial(self.heard, topic)
-        rows = self._salvage.messages(self._reader, batch, heard)
+        heard, homes = _Heard(partial(self.heard, topic)), self._homes
+        rows = self._salvage.messages(self._reader, batch, heard.__getitem__)
         for count, (message, meta) in enumerate(rows, 1):
             assert message.place is not None
-            if message.place.offset >= start and self.accepts(topic, message.topic):
+            if message.place.offset >= start and (
+                homes.get(message.topic) == topic or self.accepts(topic, message.topic)
+            ):
                 if meta.marked:
                     hub.note_stored(message, meta)
                 hub.route(message, now_ms)
@@ -112,6 +128,7 @@ class Arrivals:
             if not count % _RECORDS_A_SLICE:
                 hub.positions[key] = max(start, message.place.offset + 1)
                 yield
+                heard.clear()  # what is subscribed to may have changed
         if batch.columns is not None:
             records = len(batch.columns.values)
             hub.delivered += records

@@ -424,7 +424,9 @@ class Hub:
         chosen = group.pick(message, self.strategy, members)
         if chosen is None:
             return
-        qos = min(chosen.options & 3, message.qos)
+        granted, qos = chosen.options & 3, message.qos
+        if granted < qos:
+            qos = granted
         if qos and not streamed:
             chosen.session.keep_soon()
         chosen.session.deliver(

@@ -110,7 +110,9 @@ class Delivery:
         """When it was there for the client; 0: in an earlier life of the broker."""
         self.gone = False
         """It was asked for, and the journal has it no longer."""
-        self.size_bytes = ENTRY_BYTES + (message.size_bytes if message is not None else size_bytes)
+        if message is not None:
+            size_bytes = len(message.topic) + len(message.payload) + len(message.properties)
+        self.size_bytes = ENTRY_BYTES + size_bytes
         """What counts in a queue, whether the message is loaded or lies in the journal."""
         self.streamed = False
         """It came with the records of its partition, in their order, so it can be matched again."""

@@ -94,10 +94,16 @@ def publish_parts(
     `properties` is the property field with its length; `b""` before version 5.
     """
     name = topic.encode()
-    size = 2 + len(name) + (2 if qos else 0) + len(properties) + len(payload)
+    long = len(name)
+    size = long + len(properties) + len(payload) + (4 if qos else 2)
     first = 0x30 | dup << 3 | qos << 1 | retain
-    head = bytes((first, size)) if size < 0x80 else bytes((first,)) + variable_bytes(size)
-    return b"".join((head, len(name).to_bytes(2, "big"), name)), properties + payload
+    if size < 0x80:
+        head = bytes((first, size, long >> 8, long & 0xFF))
+    elif size < 0x4000:
+        head = bytes((first, size & 0x7F | 0x80, size >> 7, long >> 8, long & 0xFF))
+    else:
+        head = bytes((first,)) + variable_bytes(size) + long.to_bytes(2, "big")
+    return head + name, properties + payload
 
 
 def _publish(packet: Publish, version: int) -> bytes:

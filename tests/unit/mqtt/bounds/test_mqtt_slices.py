@@ -92,3 +92,29 @@ async def test_a_large_batch_is_delivered_in_turns() -> None:
     assert routed == [key.decode() for key in keys] + ["last"]
     assert positions["mqtt", 0] == RECORDS + 1
     await engine.close()
+
+
+async def test_names_are_asked_once_in_a_turn_and_again_in_the_next() -> None:
+    """Whoever subscribes between two turns hears the rest of a batch."""
+    engine = MqttEngine(MqttSettings.model_validate({"durable": False}), MemoryBroker())
+    await engine.open()
+    engine.arrivals.slices = Slices(engine.after, slow_clock().__next__)
+    routed, asked, subscribed = list[str](), list[str](), {"a"}
+
+    def heard(topic: str, name: str) -> bool:
+        asked.append(name)
+        return name in subscribed
+
+    engine.hub.route = lambda message, now_ms: routed.append(message.topic)  # type: ignore[method-assign]
+    engine.arrivals.heard = heard  # type: ignore[method-assign]
+    data = encode(Columns([b"v"] * RECORDS, [b"a", b"b"] * (RECORDS // 2)), now_ms=1)
+    engine.arrivals.committed("mqtt", [CommittedBatch("mqtt", 0, Offset(0), data)])
+    before = len(routed)
+    assert 0 < before < RECORDS // 2 and "b" not in routed
+    subscribed.add("b")
+    for _ in range(RECORDS):
+        await asyncio.sleep(0)
+    rest = routed[before:]
+    assert rest.count("b") >= rest.count("a") == RECORDS // 2 - before
+    assert len(asked) < RECORDS // 10
+    await engine.close()
