@@ -187,12 +187,16 @@ class Publisher:
         acks: Acks,
         done: PublishDone,
     ) -> None:
-        share = _share(columns, indexes)
         count = len(indexes)
-        size = _RECORD_BYTES * count + sum(
-            sum([len(cell) for cell in column if cell])
-            for column in (share.values, share.keys or (), share.headers or ())
-        )
+        try:
+            share = _share(columns, indexes)
+            size = _RECORD_BYTES * count + sum(
+                sum([len(cell) for cell in column if cell])
+                for column in (share.values, share.keys or (), share.headers or ())
+            )
+        except Exception as error:  # other partitions of this call may be gathered already
+            done(indexes, _no_batch(topic, error))
+            return
         room = topic.config.batch_max_bytes - _HEADER_ROOM_BYTES
         if size > room or count > RECORDS_MAX:
             self._gather_large(topic, home, columns, indexes, acks, done, room)
@@ -263,7 +267,11 @@ class Publisher:
         except LakeMQError as error:
             _refuse(gathered, error)
         except Exception as error:  # columns that no batch holds must not take others with them
-            _refuse(gathered, InvalidRequest(f"topic {gathered.topic.name}: {error}"))
+            _refuse(gathered, _no_batch(gathered.topic, error))
+
+
+def _no_batch(topic: TopicInfo, error: Exception) -> LakeMQError:
+    return InvalidRequest(f"topic {topic.name}: {error}")
 
 
 def _share(columns: Columns, indexes: Sequence[int]) -> Columns:

@@ -1,6 +1,7 @@
 """Goal: records of one turn share batches, every record gets its own outcome, order holds."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -161,6 +162,29 @@ async def test_columns_that_no_batch_holds_take_nobody_with_them() -> None:
     (refused,) = await wrong
     assert isinstance(refused, InvalidRequest)
     assert await right == [Placed(1, Offset(0))]
+
+
+@pytest.mark.parametrize("batch_max_bytes", [1 << 20, 4096])
+async def test_columns_that_one_partition_does_not_hold_are_told_of_once(
+    batch_max_bytes: int,
+) -> None:
+    desk = Desk(partitions=4, batch_max_bytes=batch_max_bytes)
+    keys = [b"key-%d" % number for number in range(8)]
+    values: list[object] = [bytes(1500)] * 8
+    values[5] = 7
+    told: dict[int, list[object]] = {index: [] for index in range(8)}
+
+    def done(indexes: Sequence[int], outcome: object) -> None:
+        for index in indexes:
+            told[index].append(outcome)
+
+    columns = Columns(values, keys)  # type: ignore[arg-type]
+    desk.publisher.append(desk.topic, columns, Acks.LEADER, None, done)
+    desk.publisher.flush()
+    assert all(len(outcomes) == 1 for outcomes in told.values())
+    bad = partition_of(keys[5], 4)
+    for key, (outcome,) in zip(keys, told.values(), strict=True):
+        assert isinstance(outcome, InvalidRequest) == (partition_of(key, 4) == bad)
 
 
 async def test_what_another_node_leads_is_refused_and_the_rest_is_stored() -> None:
