@@ -4,6 +4,8 @@ each; tables of pandas and Polars are sent as they are.
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
 import time
 from concurrent.futures import wait
@@ -92,6 +94,28 @@ async def test_callbacks_in_asyncio(node: NodeProcess, topic: str) -> None:
         await future
         await producer.flush()
         assert told == [(None, future.result())]
+
+
+async def test_a_refusal_that_no_caller_waits_for_is_logged_once(
+    node: NodeProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = unique("small")
+    async with lakemq.Client(node.native) as client, await client.producer() as producer:
+        await client.create_topic(name, partitions=1, config={"batch_max_bytes": "2000"})
+        large = lakemq.NewRecord(b"x" * 3000)
+        waited_for = asyncio.gather(await producer.enqueue(name, large), return_exceptions=True)
+        await producer.flush()
+        assert isinstance((await waited_for)[0], lakemq.BatchTooLarge)
+        assert not caplog.records
+        for _ in range(3):
+            await producer.enqueue(name, large)
+        placed = await producer.enqueue(name, lakemq.NewRecord(b"small"))
+        await producer.flush()
+        assert placed.result().offset == 0 and producer.counters.records_failed == 4
+    gc.collect()
+    (told,) = caplog.records
+    assert told.levelname == "WARNING" and told.name == "lakemq.sdk"
+    assert told.getMessage().startswith("1 records failed, and no caller waits for their acks: ")
 
 
 def test_bad_records_are_refused_at_once(client: lakemq.SyncClient, topic: str) -> None:

@@ -4,13 +4,8 @@ from lakemq.broker_core.api.errors import BatchTooLarge, OutcomeUnknown, Unavail
 from lakemq.broker_core.api.records.batch import RECORDS_MAX, RecordBatch, read_header
 from lakemq.broker_core.api.types import Acks, Columns, Compression
 from lakemq.plugins.native.sdk.net.sequencing import SequenceNumbers, backoff_s
-from lakemq.plugins.native.sdk.producer.accumulator import (
-    PendingBlock,
-    PendingRecord,
-    ProducerBatch,
-    RecordAccumulator,
-    cut,
-)
+from lakemq.plugins.native.sdk.producer.accumulator import ProducerBatch, RecordAccumulator
+from lakemq.plugins.native.sdk.producer.pending import Appended, PendingBlock, cut
 from lakemq.plugins.native.sdk.types import NewRecord, RecordMetadata
 
 
@@ -20,11 +15,20 @@ def batches(batch_max_bytes: int = 1 << 20) -> RecordAccumulator:
     )
 
 
-def add(to: RecordAccumulator, *values: bytes, partition: int = 0) -> list[PendingRecord]:
-    pending = [PendingRecord(NewRecord(value), 1000) for value in values]
-    for item in pending:
-        to.add("t", partition, item)
-    return pending
+def add(to: RecordAccumulator, *values: bytes, partition: int = 0) -> list[object]:
+    """What stands for their futures."""
+    futures = []
+    for value in values:
+        pending = to.add("t", partition, NewRecord(value), 1000)
+        futures.append(object())
+        pending.watch(pending.count - 1, futures[-1])
+    return futures
+
+
+def told(batch: ProducerBatch, outcome: Appended) -> list[tuple[object, RecordMetadata]]:
+    """Futures of a batch, and what they are told."""
+    indexes, futures = batch.pending.settle(outcome)
+    return list(zip(futures, outcome.records(indexes), strict=True))
 
 
 def sequence(batch: ProducerBatch) -> int:
@@ -33,16 +37,15 @@ def sequence(batch: ProducerBatch) -> int:
 
 def test_one_batch_under_way_per_partition_and_the_rest_gathers() -> None:
     state = batches()
-    add(state, b"a", b"b")
+    futures = add(state, b"a", b"b")
     (first,) = state.ready(5)
     add(state, b"c")
     add(state, b"d", partition=1)
     (other,) = state.ready(6)
     assert (first.partition, other.partition) == (0, 1)
-    done = state.appended(first, 40, Acks.LEADER)
-    assert [each.outcome for each in done] == [
-        RecordMetadata("t", 0, 40, 5, Acks.LEADER),
-        RecordMetadata("t", 0, 41, 5, Acks.LEADER),
+    assert told(first, state.appended(first, 40, Acks.LEADER)) == [
+        (futures[0], RecordMetadata("t", 0, 40, 5, Acks.LEADER)),
+        (futures[1], RecordMetadata("t", 0, 41, 5, Acks.LEADER)),
     ]
     (second,) = state.ready(7)
     assert RecordBatch(second.data).values() == [b"c"]
@@ -62,8 +65,7 @@ def test_a_refused_batch_gives_its_sequence_numbers_back() -> None:
     state = batches()
     add(state, b"a", b"b")
     (batch,) = state.ready(0)
-    done = state.refused(batch, BatchTooLarge("x"))
-    assert all(isinstance(each.outcome, BatchTooLarge) for each in done)
+    assert isinstance(state.refused(batch, BatchTooLarge("x")), BatchTooLarge)
     add(state, b"c")
     (after,) = state.ready(0)
     assert sequence(after) == 0
@@ -74,8 +76,7 @@ def test_a_refused_batch_that_may_be_stored_keeps_its_numbers_to_itself() -> Non
     add(state, b"a", b"b")
     (batch,) = state.ready(0)
     batch.maybe_appended = True
-    done = state.refused(batch, BatchTooLarge("x"))
-    assert all(isinstance(each.outcome, OutcomeUnknown) for each in done)
+    assert isinstance(state.refused(batch, BatchTooLarge("x")), OutcomeUnknown)
     add(state, b"c", b"d")
     (after,) = state.ready(0)
     assert (read_header(after.data).producer_epoch, sequence(after)) == (1, 0)
@@ -87,7 +88,7 @@ def test_batches_obey_their_size_but_one_record_always_fits() -> None:
     sizes = []
     while not state.idle:
         (batch,) = state.ready(0)
-        sizes.append(len(batch.pending))
+        sizes.append(batch.count)
         state.appended(batch, 0, Acks.LEADER)
     assert sizes == [2, 1]
 
@@ -106,9 +107,10 @@ def test_giving_up_fails_what_was_sent_and_what_was_not() -> None:
     sent = add(state, b"a")
     list(state.ready(0))
     waiting = add(state, b"b")
-    failed = state.fail_all(Unavailable("gone"))
+    gone = Unavailable("gone")
+    failed = [future for each in state.fail_all() for future in each.settle(gone)[1]]
     assert failed == sent + waiting
-    assert state.idle and all(isinstance(each.outcome, Unavailable) for each in failed)
+    assert state.idle and not state.last() and not list(state.ready(0))
 
 
 def test_sequence_numbers_wrap_as_in_kafka() -> None:
@@ -129,29 +131,29 @@ def test_waits_double_up_to_a_second_with_jitter() -> None:
 def test_blocks_and_single_records_keep_their_order() -> None:
     state = batches()
     add(state, b"a", b"b")
-    block = PendingBlock(Columns([b"c", b"d"], timestamps_ms=[7, 8]), 1000)
-    state.add("t", 0, block)
-    (late,) = add(state, b"e")
-    sent, offset = [], 10
+    state.add_block("t", 0, PendingBlock(Columns([b"c", b"d"], timestamps_ms=[7, 8]), 1000))
+    add(state, b"e")
+    sent, placed, offset = [], [], 10
     for now_ms in (1, 2, 3):
         (batch,) = state.ready(now_ms)
         sent.append((sequence(batch), RecordBatch(batch.data).values()))
-        state.appended(batch, offset, Acks.LEADER)
+        placed += state.appended(batch, offset, Acks.LEADER).records([0])
         offset += batch.count
     assert sent == [(0, [b"a", b"b"]), (2, [b"c", b"d"]), (4, [b"e"])]
-    assert block.outcome == RecordMetadata("t", 0, 12, 7, Acks.LEADER)
-    assert late.outcome == RecordMetadata("t", 0, 14, 3, Acks.LEADER)
+    assert placed[1:] == [
+        RecordMetadata("t", 0, 12, 7, Acks.LEADER),
+        RecordMetadata("t", 0, 14, 3, Acks.LEADER),
+    ]
     assert state.idle
 
 
 def test_columns_without_times_get_the_time_of_sending() -> None:
     state = batches()
-    block = PendingBlock(Columns([b"c"]), 1000)
-    state.add("t", 0, block)
+    state.add_block("t", 0, PendingBlock(Columns([b"c"]), 1000))
     (batch,) = state.ready(55)
     assert RecordBatch(batch.data).timestamps_ms() == [55]
-    state.appended(batch, 0, Acks.LEADER)
-    assert block.outcome == RecordMetadata("t", 0, 0, 55, Acks.LEADER)
+    placed = state.appended(batch, 0, Acks.LEADER)
+    assert list(placed.records([0])) == [RecordMetadata("t", 0, 0, 55, Acks.LEADER)]
 
 
 def test_columns_are_cut_in_order() -> None:
@@ -168,12 +170,15 @@ def test_the_last_and_the_oldest_are_known() -> None:
     assert state.last() == [] and state.oldest_deadline_ms() is None
     add(state, b"a")
     (first,) = state.ready(0)
-    tail = add(state, b"b", b"c")[-1]
-    other = PendingRecord(NewRecord(b"d"), 500)
-    state.add("t", 1, other)
+    tail = state.add("t", 0, NewRecord(b"b"), 1000)
+    assert state.add("t", 0, NewRecord(b"c"), 2000) is tail and tail.count == 2
+    other = state.add("t", 1, NewRecord(b"d"), 500)
     assert state.last() == [tail, other] and state.oldest_deadline_ms() == 500
     state.appended(first, 0, Acks.LEADER)
     assert state.last() == [tail, other]
+    sent, _ = state.ready(0)
+    assert sent.pending is tail and state.last() == [tail, other]
+    assert state.add("t", 0, NewRecord(b"e"), 2000) is not tail  # it is under way
 
 
 def test_a_topic_that_was_created_again_gets_numbers_that_pass_for_no_others() -> None:
@@ -215,7 +220,7 @@ def test_single_records_make_batches_that_their_topic_takes() -> None:
     accumulator.bytes_max["t"] = 1024
     for number in range(100):
         record = NewRecord(b"x" * 50, b"k", (("a", b"b"),), number)
-        accumulator.add("t", 0, PendingRecord(record, 0))
+        accumulator.add("t", 0, record, 0)
     counts = []
     while (batch := next(accumulator.ready(0), None)) is not None:
         assert len(batch.data) <= 1024
@@ -223,3 +228,37 @@ def test_single_records_make_batches_that_their_topic_takes() -> None:
         accumulator.appended(batch, 0, Acks.LEADER)
     assert sum(counts) == 100 and not accumulator.rejected
     assert min(counts[:-1]) > 5
+
+
+def test_the_parts_of_a_record_stay_together() -> None:
+    state = batches()
+    given = [
+        NewRecord(b"a"),
+        NewRecord(b"b", b"k"),
+        NewRecord(None, None, (("h", b"x"), ("i", None))),
+        NewRecord(b"d", timestamp_ms=7),
+        NewRecord(b"e"),
+    ]
+    for record in given:
+        pending = state.add("t", 0, record, 1000)
+    assert list(pending.headers(3)) == [(), (), (("h", b"x"), ("i", None))]
+    (batch,) = state.ready(5)
+    found = [(each.key, each.value, each.headers) for each in RecordBatch(batch.data).records()]
+    assert found == [(each.key, each.value, each.headers) for each in given]
+    times = [5, 5, 5, 7, 5]
+    assert RecordBatch(batch.data).timestamps_ms() == times
+    appended = state.appended(batch, 90, Acks.LEADER)
+    assert [each.timestamp_ms for each in appended.records(range(5))] == times
+
+
+def test_an_outcome_is_there_for_who_asks_late_and_its_records_are_not() -> None:
+    state = batches()
+    watched = add(state, b"a")
+    pending = state.add("t", 0, NewRecord(b"b"), 1000)
+    (batch,) = state.ready(5)
+    assert pending is batch.pending and pending.outcome(1) is None and pending.unwatched == 1
+    assert told(batch, state.appended(batch, 8, Acks.LEADER)) == [
+        (watched[0], RecordMetadata("t", 0, 8, 5, Acks.LEADER))
+    ]
+    assert pending.outcome(1) == RecordMetadata("t", 0, 9, 5, Acks.LEADER)
+    assert not pending.count and pending.settle(BatchTooLarge("x")) == ([], [])

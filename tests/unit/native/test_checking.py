@@ -8,12 +8,9 @@ from lakemq.broker_core.api.errors import InvalidRequest
 from lakemq.broker_core.api.types import Columns, Compression
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.sequencing import SequenceNumbers
-from lakemq.plugins.native.sdk.producer.accumulator import (
-    PendingBlock,
-    PendingRecord,
-    RecordAccumulator,
-)
+from lakemq.plugins.native.sdk.producer.accumulator import RecordAccumulator
 from lakemq.plugins.native.sdk.producer.checking import checked_record
+from lakemq.plugins.native.sdk.producer.pending import PendingBlock
 from lakemq.plugins.native.sdk.types import NewRecord
 
 BAD = {
@@ -54,12 +51,13 @@ def test_what_no_batch_can_be_made_of_fails_alone() -> None:
         SequenceNumbers(1), batch_max_bytes=1000, compression=Compression.NONE
     )
     uneven = PendingBlock(Columns([b"a", b"b"], [b"k"]), 0)
-    state.add("t", 0, uneven)
-    state.add("t", 0, PendingRecord(NewRecord(b"good"), 0))
-    state.add("t", 1, PendingRecord(NewRecord(b"good"), 0))
+    state.add_block("t", 0, uneven)
+    state.add("t", 0, NewRecord(b"good"), 0)
+    state.add("t", 1, NewRecord(b"good"), 0)
     assert [batch.partition for batch in state.ready(0)] == [0, 1]
-    assert state.drain_rejected() == [uneven] and state.drain_rejected() == []
-    assert isinstance(uneven.outcome, InvalidRequest)
+    ((rejected, error),) = state.drain_rejected()
+    assert rejected is uneven and isinstance(error, InvalidRequest)
+    assert state.drain_rejected() == []
     for batch in state.in_flight():
         state.appended(batch, 0, 1)  # type: ignore[arg-type]
     assert state.idle

@@ -9,7 +9,7 @@ from typing import Any, Final
 from lakemq.broker_core.api.errors import InvalidRequest
 from lakemq.broker_core.api.records.headers import encode_headers
 from lakemq.broker_core.api.records.tiered import TieredSegment, TieredSegments
-from lakemq.broker_core.api.types import Columns, TopicPartition
+from lakemq.broker_core.api.types import Columns, Headers, TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
 from lakemq.plugins.native.sdk.arguments import Config, config_given, count_given
@@ -258,10 +258,21 @@ def rows_given(records: object) -> Iterable[NewRecord]:
 
 def columns_of(records: Sequence[NewRecord], now_ms: int) -> Columns:
     """Rows -> columns; an unused column is left out."""
-    count = len(records)
-    if not count:
+    if not records:
         return Columns([], timestamps_ms=[])
     values, keys, headers, times = zip(*records, strict=True)
+    return joined_columns(values, keys, headers, times, now_ms)
+
+
+def joined_columns(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None],
+    headers: Sequence[Headers],
+    times: Sequence[Any],
+    now_ms: int,
+) -> Columns:
+    """Columns of records; an unused one is left out."""
+    count = len(values)
     # `list.count` runs in C; a generator over every record would dominate a large batch.
     if not times.count(None):
         moments = list(times)

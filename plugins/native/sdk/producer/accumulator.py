@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
-from typing import Any, Final
+from typing import Final
 
 from lakemq.broker_core.api.errors import (
     BatchTooLarge,
@@ -21,71 +20,24 @@ from lakemq.broker_core.api.errors import (
 )
 from lakemq.broker_core.api.records.batch import (
     HEADER_BYTES,
-    RECORDS_MAX,
     pack_header,
     read_header,
 )
-from lakemq.broker_core.api.types import Acks, Columns, Compression
-from lakemq.plugins.native.sdk.net.calls import columns_of
+from lakemq.broker_core.api.types import Acks, Compression
 from lakemq.plugins.native.sdk.net.sequencing import SequenceNumbers
 from lakemq.plugins.native.sdk.producer.checking import encoded
-from lakemq.plugins.native.sdk.types import NewRecord, RecordMetadata
+from lakemq.plugins.native.sdk.producer.pending import (
+    RECORD_OVERHEAD_BYTES,
+    Appended,
+    Pending,
+    PendingBlock,
+    PendingRecords,
+    record_bytes,
+)
+from lakemq.plugins.native.sdk.types import NewRecord
 
-_RECORD_OVERHEAD_BYTES: Final = 16
 BATCH_MAX_BYTES: Final = 1 << 40
 """Where nothing is known of a topic: the broker decides."""
-
-
-class PendingRecord:
-    """Stands for one record until its outcome is known. `outcome` is set exactly once."""
-
-    __slots__ = ("bytes", "deadline_ms", "future", "outcome", "record")
-
-    def __init__(self, record: NewRecord, deadline_ms: int, future: Any = None) -> None:
-        value, key, headers, _ = record
-        self.record = record
-        self.deadline_ms = deadline_ms
-        self.future = future
-        """The caller's own; not looked at here."""
-        size = _RECORD_OVERHEAD_BYTES
-        if value is not None:
-            size += len(value)
-        if key is not None:
-            size += len(key)
-        if headers:
-            size += sum(len(name) + len(cell or b"") + 6 for name, cell in headers)
-        self.bytes = size
-        self.outcome: RecordMetadata | LakeMQError | None = None
-
-
-class PendingBlock:
-    """Stands for columns of records that make up a batch of their own."""
-
-    __slots__ = ("bytes", "columns", "deadline_ms", "future", "outcome")
-
-    def __init__(self, columns: Columns, deadline_ms: int, future: Any = None) -> None:
-        self.columns = columns
-        self.deadline_ms = deadline_ms
-        self.future = future
-        self.bytes = column_bytes(columns)
-        self.outcome: RecordMetadata | LakeMQError | None = None
-        """Of the first record."""
-
-
-def column_bytes(columns: Columns) -> int:
-    """About what the records take in a batch."""
-    blobs = (columns.values, columns.keys, columns.headers)
-    return len(columns.values) * _RECORD_OVERHEAD_BYTES + sum(
-        len(cell) for blob in blobs if blob is not None for cell in blob if cell is not None
-    )
-
-
-def cut(columns: Columns, bytes_max: int) -> Iterator[Columns]:
-    """Columns of about `bytes_max` each, and of as many records as a batch takes, in order."""
-    count, size = len(columns.values), column_bytes(columns)
-    step = min(max(1, count * bytes_max // max(size, 1)), RECORDS_MAX)
-    for first in range(0, count, step):
-        yield Columns(*(None if each is None else each[first : first + step] for each in columns))  # type: ignore[arg-type]  # `values` is never None
 
 
 @dataclass(slots=True)
@@ -96,10 +48,9 @@ class ProducerBatch:
     topic: str
     partition: int
     data: bytes
-    pending: list[PendingRecord] | list[PendingBlock]
-    timestamps_ms: list[int]
+    pending: Pending
+    timestamps_ms: Sequence[int]
     count: int
-    buffered_bytes: int
     attempts: int = 0
     address: str = ""
     """Where it was sent last."""
@@ -113,7 +64,9 @@ class ProducerBatch:
 
 @dataclass(slots=True)
 class _Partition:
-    waiting: deque[PendingRecord | PendingBlock] = field(default_factory=deque)
+    waiting: deque[Pending] = field(default_factory=deque)
+    filling: PendingRecords | None = None
+    """The last of those that wait, if it may take more records."""
     in_flight: ProducerBatch | None = None
 
 
@@ -126,7 +79,7 @@ class RecordAccumulator:
         self.sequences = sequences
         self.buffered_bytes = 0
         """Bytes of records without an outcome."""
-        self.rejected: list[PendingRecord | PendingBlock] = []
+        self.rejected: list[tuple[Pending, InvalidRequest]] = []
         """See `drain_rejected`."""
         self.bytes_max: dict[str, int] = {}
         """Topic -> the largest batch that it takes."""
@@ -136,13 +89,36 @@ class RecordAccumulator:
         self._in_flight: dict[int, ProducerBatch] = {}
         self._next_request_id = 1
 
-    def add(self, topic: str, partition: int, item: PendingRecord | PendingBlock) -> None:
-        """Queue one record, or one block of them."""
-        place = self._partitions.get((topic, partition))
-        if place is None:
-            place = self._partitions[topic, partition] = _Partition()
-        place.waiting.append(item)
-        self.buffered_bytes += item.bytes
+    def add(
+        self, topic: str, partition: int, record: NewRecord, deadline_ms: int
+    ) -> PendingRecords:
+        """Queue one record; what it is the last of."""
+        value, key, headers, _ = record
+        # Most records, without a call.
+        if value is not None and key is None and not headers:
+            size = RECORD_OVERHEAD_BYTES + len(value)
+        else:
+            size = record_bytes(record)
+        self.buffered_bytes += size
+        place = self._partitions.get((topic, partition)) or self._new_partition(topic, partition)
+        filling = place.filling
+        if filling is None or not filling.add(record, size):
+            place.filling = filling = PendingRecords(self._record_bytes_max(topic), deadline_ms)
+            filling.add(record, size)
+            place.waiting.append(filling)
+        return filling
+
+    def add_block(self, topic: str, partition: int, block: PendingBlock) -> None:
+        """Queue columns of records."""
+        place = self._partitions.get((topic, partition)) or self._new_partition(topic, partition)
+        # Its columns are a batch of their own; records that come later go behind it.
+        place.filling = None
+        place.waiting.append(block)
+        self.buffered_bytes += block.bytes
+
+    def _new_partition(self, topic: str, partition: int) -> _Partition:
+        made = self._partitions[topic, partition] = _Partition()
+        return made
 
     @property
     def idle(self) -> bool:
@@ -158,8 +134,8 @@ class RecordAccumulator:
                 if batch is not None:
                     yield batch
 
-    def drain_rejected(self) -> list[PendingRecord | PendingBlock]:
-        """Take what no batch can be made of, each with its outcome."""
+    def drain_rejected(self) -> list[tuple[Pending, InvalidRequest]]:
+        """Take what no batch can be made of, and why."""
         rejected, self.rejected = self.rejected, []
         return rejected
 
@@ -167,34 +143,28 @@ class RecordAccumulator:
         self, topic: str, number: int, partition: _Partition, now_ms: int
     ) -> ProducerBatch | None:
         """None: what came next is rejected."""
-        pending: list[PendingRecord] | list[PendingBlock]
-        first = partition.waiting[0]
-        if isinstance(first, PendingBlock):
-            partition.waiting.popleft()
-            pending, columns, size = [first], first.columns, first.bytes
-        else:
-            pending, size = self._gather(partition.waiting, self._record_bytes_max(topic))
-            columns = columns_of([item.record for item in pending], now_ms)
+        pending = partition.waiting.popleft()
+        if pending is partition.filling:
+            partition.filling = None
+        columns = pending.columns(now_ms)
         # Peeked, not used up: a batch that can't be encoded must leave no gap in the sequence,
         # which the broker would refuse as OutOfOrderSequence.
         stamp = self.sequences.next(topic, number)
         try:
             data = encoded(columns, now_ms=now_ms, producer=stamp, compression=self._compression)
-            # A block that is too large, or one record: `_gather` keeps several below the limit. The
-            # broker would refuse it anyway; so it costs no round trip.
+            # A block that is too large, or one record: several are kept below the limit. The broker
+            # would refuse it anyway; so it costs no round trip.
             if len(data) > self.bytes_max.get(topic, BATCH_MAX_BYTES):
                 raise BatchTooLarge(
                     f"a batch of {len(data)} bytes; topic {topic} takes {self.bytes_max[topic]}"
                 )
         except InvalidRequest as error:
-            for item in pending:
-                item.outcome = error
-            self.rejected += pending
-            self.buffered_bytes -= size
+            self.rejected.append((pending, error))
+            self.buffered_bytes -= pending.bytes
             return None
         batch = ProducerBatch(
             self._next_request_id, topic, number, data, pending,
-            list(columns.timestamps_ms or (now_ms,)), len(columns.values), size,
+            columns.timestamps_ms or [now_ms] * pending.count, pending.count,
         )  # fmt: skip
         batch.producer_epoch = stamp.epoch
         self._next_request_id += 1
@@ -202,26 +172,9 @@ class RecordAccumulator:
         return batch
 
     def _record_bytes_max(self, topic: str) -> int:
-        """Bytes of single records in one batch: `PendingRecord.bytes` is never below what a record
-        takes when it is encoded."""
+        """Bytes of single records in one batch: `record_bytes` is never below what a record takes
+        when it is encoded."""
         return min(self._batch_max_bytes, self.bytes_max.get(topic, BATCH_MAX_BYTES) - HEADER_BYTES)
-
-    def _gather(
-        self, waiting: deque[PendingRecord | PendingBlock], bytes_max: int
-    ) -> tuple[list[PendingRecord], int]:
-        """Single records from the front, as many as make a batch; and their bytes."""
-        pending: list[PendingRecord] = []
-        size = 0
-        while waiting and len(pending) < RECORDS_MAX:
-            item = waiting[0]
-            # A block ends the batch: its columns become a batch of their own, in order. `pending
-            # and`: a single record that is too large must still leave the queue, to be rejected.
-            if isinstance(item, PendingBlock) or (pending and size + item.bytes > bytes_max):
-                break
-            size += item.bytes
-            pending.append(item)
-            waiting.popleft()
-        return pending, size
 
     def in_flight(self) -> list[ProducerBatch]:
         """All batches without an answer: to be sent again on a new connection, as they are."""
@@ -231,42 +184,34 @@ class RecordAccumulator:
         """The batch in flight with that request id; None: it has been settled."""
         return self._in_flight.get(request_id)
 
-    def last(self) -> list[PendingRecord | PendingBlock]:
+    def last(self) -> list[Pending]:
         """The last of every partition: when they have an outcome, all have that are there now."""
-        found: list[PendingRecord | PendingBlock] = []
+        found: list[Pending] = []
         for partition in self._partitions.values():
             if partition.waiting:
                 found.append(partition.waiting[-1])
             elif partition.in_flight is not None:
-                found.append(partition.in_flight.pending[-1])
+                found.append(partition.in_flight.pending)
         return found
 
     def oldest_deadline_ms(self) -> int | None:
         """Deadline of the oldest record without an outcome (ms); None if there are none."""
         firsts = [
-            partition.in_flight.pending[0] if partition.in_flight else partition.waiting[0]
+            partition.in_flight.pending if partition.in_flight else partition.waiting[0]
             for partition in self._partitions.values()
             # The oldest of each partition: in flight first, then by the time of the call.
             if partition.in_flight or partition.waiting
         ]
         return min((each.deadline_ms for each in firsts), default=None)
 
-    def appended(
-        self, batch: ProducerBatch, base_offset: int, acks: Acks
-    ) -> list[PendingRecord] | list[PendingBlock]:
-        """The broker has the batch; its pending, with their outcome."""
-        outcomes = map(
-            RecordMetadata, repeat(batch.topic), repeat(batch.partition),
-            range(base_offset, base_offset + batch.count), batch.timestamps_ms, repeat(acks),
-        )  # fmt: skip
-        pending: Sequence[PendingRecord | PendingBlock] = batch.pending
-        for item, outcome in zip(pending, outcomes, strict=False):  # a block has but one
-            item.outcome = outcome
+    def appended(self, batch: ProducerBatch, base_offset: int, acks: Acks) -> Appended:
+        """The broker has the batch; the outcome of its records."""
         # Where the topic was created again since, its numbers restarted: these records went to the
         # old one.
         if not self.is_outdated(batch):
             self.sequences.advance(batch.topic, batch.partition, batch.count)
-        return self._close(batch)
+        self._close(batch)
+        return Appended(batch.topic, batch.partition, base_offset, batch.timestamps_ms, acks)
 
     def is_outdated(self, batch: ProducerBatch) -> bool:
         """Whether its numbers are older than the last `restart` of its topic's."""
@@ -282,10 +227,9 @@ class RecordAccumulator:
         batch.data = pack_header(header) + batch.data[HEADER_BYTES:]
         batch.producer_epoch = stamp.epoch
 
-    def refused(
-        self, batch: ProducerBatch, error: LakeMQError
-    ) -> list[PendingRecord] | list[PendingBlock]:
-        """The broker did not take this attempt, and there will be no other."""
+    def refused(self, batch: ProducerBatch, error: LakeMQError) -> LakeMQError:
+        """The broker did not take this attempt, and there will be no other; what its records fail
+        with."""
         if batch.maybe_appended:
             # An earlier attempt may be stored: with its numbers, the next batch might pass for a
             # repetition and be acknowledged without being stored. A new epoch has numbers of its
@@ -293,27 +237,21 @@ class RecordAccumulator:
             error = OutcomeUnknown(f"an attempt may be stored; the last was refused: {error}")
             if not self.is_outdated(batch):
                 self.sequences.restart(batch.topic)
-        for item in batch.pending:
-            item.outcome = error
-        return self._close(batch)
+        self._close(batch)
+        return error
 
-    def _close(self, batch: ProducerBatch) -> list[PendingRecord] | list[PendingBlock]:
+    def _close(self, batch: ProducerBatch) -> None:
         # Only now may the next batch of the partition go out: with two in flight, a retry of the
         # first would come behind the second.
         del self._in_flight[batch.request_id]
         self._partitions[batch.topic, batch.partition].in_flight = None
-        self.buffered_bytes -= batch.buffered_bytes
-        return batch.pending
+        self.buffered_bytes -= batch.pending.bytes
 
-    def fail_all(self, error: LakeMQError) -> list[PendingRecord | PendingBlock]:
+    def fail_all(self) -> list[Pending]:
         """Give up on everything, sent or not."""
-        pending: list[PendingRecord | PendingBlock] = []
-        for batch in self._in_flight.values():
-            pending += batch.pending
+        pending = [batch.pending for batch in self._in_flight.values()]
         for partition in self._partitions.values():
             pending += partition.waiting
-        for item in pending:
-            item.outcome = error
         self._partitions.clear()
         self._in_flight.clear()
         self.buffered_bytes = 0

@@ -22,9 +22,10 @@ from lakemq.plugins.native.sdk.arrow import (
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.errors import CLOSED
 from lakemq.plugins.native.sdk.net.retrying import retrying
-from lakemq.plugins.native.sdk.producer.accumulator import PendingBlock, PendingRecord, cut
 from lakemq.plugins.native.sdk.producer.checking import checked_record
 from lakemq.plugins.native.sdk.producer.options import DeliveryCallback
+from lakemq.plugins.native.sdk.producer.pending import PendingBlock, cut
+from lakemq.plugins.native.sdk.producer.record_future import RecordFuture, future_of_last
 from lakemq.plugins.native.sdk.producer.sending import BatchSender, now_ms
 from lakemq.plugins.native.sdk.tracing import current_headers, with_headers
 from lakemq.plugins.native.sdk.types import NewRecord, RecordMetadata
@@ -84,9 +85,10 @@ class Producer(BatchSender):
         record = checked_record(record)
         if self._traced:
             record = with_headers(record, current_headers())
+        batches = self._accumulator
         # Asked first, since awaiting a set event still costs a coroutine on the path of every
         # record.
-        if not self._has_space.is_set():
+        if batches.buffered_bytes >= self._buffer_max_bytes:
             await self._has_space.wait()
         if self.failed is not None:
             raise self.failed
@@ -96,18 +98,19 @@ class Producer(BatchSender):
         if count is None:
             count = await self._partitions_of(topic)
         if partition is None:
-            partition = self._partitioner.of(record.key, count)
+            partition = self._partitioner.of(record.key, count) if count > 1 else 0
         elif not 0 <= partition < count:
             await self._check_partition(topic, partition)
         if not self._flush_scheduled:
             self._schedule_flush()
-        future: asyncio.Future[RecordMetadata] = self._loop.create_future()
-        batches = self._accumulator
-        batches.add(topic, partition, PendingRecord(record, self._deadline_ms, future))
+        pending = batches.add(topic, partition, record, self._deadline_ms)
         # The record that fills the buffer is still taken: one larger than the whole buffer would
         # wait for ever.
         if batches.buffered_bytes >= self._buffer_max_bytes:
             self._has_space.clear()
+        # `future_of_last`, without its calls.
+        future = RecordFuture(loop=self._loop)
+        future.pending, future.index = pending, len(pending.values) - 1
         if on_delivery is not None:
             future.add_done_callback(_telling(on_delivery))
         return future
@@ -124,7 +127,7 @@ class Producer(BatchSender):
         while records:
             topic, record, partition, future = records[0]
             try:
-                if not self._has_space.is_set():
+                if batches.buffered_bytes >= self._buffer_max_bytes:
                     await self._has_space.wait()
                 if self.failed is not None:
                     raise self.failed
@@ -142,7 +145,8 @@ class Producer(BatchSender):
             records.popleft()
             if not self._flush_scheduled:
                 self._schedule_flush()
-            batches.add(topic, partition, PendingRecord(record, self._deadline_ms, future))
+            pending = batches.add(topic, partition, record, self._deadline_ms)
+            pending.watch(pending.count - 1, future)
             if batches.buffered_bytes >= self._buffer_max_bytes:
                 self._has_space.clear()
 
@@ -207,7 +211,9 @@ class Producer(BatchSender):
             raise self.failed
         self._schedule_flush()
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
-        self._accumulator.add(topic, partition, PendingBlock(columns, self._deadline_ms, future))
+        block = PendingBlock(columns, self._deadline_ms)
+        block.watch(0, future)
+        self._accumulator.add_block(topic, partition, block)
         if self._accumulator.buffered_bytes >= self._buffer_max_bytes:
             self._has_space.clear()
         return future
@@ -239,7 +245,7 @@ class Producer(BatchSender):
         """Wait until every record taken so far has its outcome; outcomes stay in the futures."""
         # One batch a partition is in flight, so outcomes come in order: the last future of each is
         # enough.
-        last = [_settled(each.future) for each in self._accumulator.last()]
+        last = [_settled(future_of_last(each, self._loop)) for each in self._accumulator.last()]
         if last:
             await asyncio.wait(last)
 
@@ -257,15 +263,12 @@ class Producer(BatchSender):
         await self._end_streams()
 
 
-def _settled(future: asyncio.Future[Any] | futures.Future[Any]) -> asyncio.Future[Any]:
-    """Done when `future` is."""
-    if isinstance(future, asyncio.Future):
-        return future
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-    # Outcomes are set on this loop, and stay in the caller's future.
+def _settled(future: asyncio.Future[RecordMetadata]) -> asyncio.Future[None]:
+    """Done when `future` is, whatever its outcome."""
+    done: asyncio.Future[None] = future.get_loop().create_future()
 
     def tell(_: object) -> None:
+        future.exception()  # callers look for it in futures of their own
         if not done.done():
             done.set_result(None)
 

@@ -7,13 +7,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from itertools import islice
 from typing import Any, Final
 
 from lakemq.broker_core.api.errors import (
-    CorruptBatch,
     InterceptorFailed,
     InvalidRequest,
     LakeMQError,
@@ -29,8 +27,7 @@ from lakemq.broker_core.api.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from lakemq.broker_core.api.records.headers import decode_headers
-from lakemq.broker_core.api.types import Acks, Compression, Headers
+from lakemq.broker_core.api.types import Acks, Compression
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.consumer.counters import ProducerCounters
 from lakemq.plugins.native.sdk.net.connection import Connection
@@ -38,12 +35,11 @@ from lakemq.plugins.native.sdk.net.errors import error_of
 from lakemq.plugins.native.sdk.net.sequencing import SequenceNumbers, backoff_s
 from lakemq.plugins.native.sdk.producer.accumulator import (
     BATCH_MAX_BYTES,
-    PendingBlock,
-    PendingRecord,
     ProducerBatch,
     RecordAccumulator,
 )
 from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner
+from lakemq.plugins.native.sdk.producer.pending import Appended, Pending
 from lakemq.plugins.native.sdk.producer.produce_stream import ProduceStream
 from lakemq.plugins.native.sdk.telemetry import LOOKED_AT, ClientTelemetry
 
@@ -69,14 +65,6 @@ _FORMER_LEADER_S: Final = 0.5
 def now_ms() -> int:
     """Wall clock, milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
-
-
-def _headers_of(encoded: bytes) -> Headers:
-    """None of what the broker will refuse."""
-    try:
-        return decode_headers(encoded)
-    except CorruptBatch:
-        return ()
 
 
 class BatchSender:
@@ -190,8 +178,9 @@ class BatchSender:
             self._dispatch(batch)
         if self._accumulator.rejected:
             self._partition_counts.clear()  # a topic may take larger batches by now
-            self.counters.records_failed += len(self._accumulator.rejected)
-            self._settle(self._accumulator.drain_rejected())
+            for pending, error in self._accumulator.drain_rejected():
+                self.counters.records_failed += pending.count
+                self._fail(pending, error)
         # KIP-480: records without keys stay on one partition for a batch, so that batches fill.
         self._partitioner.next_batch()
 
@@ -339,12 +328,15 @@ class BatchSender:
         if not answer.HasField("error"):
             self.counters.records_taken += batch.count
             self._told_outcome(batch, None)
-            self._settle(self._accumulator.appended(batch, answer.base_offset, Acks(answer.acks)))
+            self._settle(
+                batch.pending,
+                self._accumulator.appended(batch, answer.base_offset, Acks(answer.acks)),
+            )
             return
         error = error_of(answer.error)
         lags = self._connection.routes.may_lag(error, batch.topic, batch.address)
         behind = lags and batch.attempts < _BEHIND_ATTEMPTS
-        if (error.retriable or behind) and now_ms() < batch.pending[0].deadline_ms:
+        if (error.retriable or behind) and now_ms() < batch.pending.deadline_ms:
             batch.attempts += 1
             self._notices.tell(
                 "again", batch.topic, str(batch.partition),
@@ -373,15 +365,10 @@ class BatchSender:
             return
         self.counters.records_failed += batch.count
         self._told_outcome(batch, error)
-        self._settle(self._accumulator.refused(batch, error))
+        self._fail(batch.pending, self._accumulator.refused(batch, error))
 
     def _tell_sending(self, telemetry: ClientTelemetry, batch: ProducerBatch) -> None:
-        heads: Iterable[Headers]
-        if isinstance(first := batch.pending[0], PendingBlock):
-            encoded = dict.fromkeys(islice(first.columns.headers or (), LOOKED_AT))
-            heads = map(_headers_of, encoded)
-        else:
-            heads = (each.record.headers for each in batch.pending[:LOOKED_AT])  # type: ignore[union-attr]  # all of one kind
+        heads = batch.pending.headers(LOOKED_AT)
         telemetry.sending(batch, batch.topic, batch.partition, batch.count, heads)
 
     def _told_outcome(self, batch: ProducerBatch, error: LakeMQError | None) -> None:
@@ -393,15 +380,25 @@ class BatchSender:
         if self._accumulator.batch(batch.request_id) is batch:
             self._dispatch(batch)
 
-    def _settle(self, pending: Iterable[PendingRecord | PendingBlock]) -> None:
-        for item in pending:
-            future = item.future
-            if future.done():  # its caller was cancelled
-                continue
-            if isinstance(item.outcome, LakeMQError):
-                future.set_exception(item.outcome)
-            elif item.outcome is not None:
-                future.set_result(item.outcome)
+    def _fail(self, pending: Pending, error: LakeMQError) -> None:
+        # As asyncio tells of exceptions that are never retrieved, once and not for each record.
+        if unwatched := pending.unwatched:
+            self._notices.tell(
+                "failed", type(error).__name__, level=logging.WARNING,
+                text=f"{unwatched} records failed, and no caller waits for their acks: {error}",
+            )  # fmt: skip
+        self._settle(pending, error)
+
+    def _settle(self, pending: Pending, outcome: Appended | LakeMQError) -> None:
+        indexes, futures = pending.settle(outcome)
+        if isinstance(outcome, LakeMQError):
+            for future in futures:
+                if not future.cancelled():  # with its caller
+                    future.set_exception(outcome)
+        else:
+            for future, record in zip(futures, outcome.records(indexes), strict=True):
+                if not future.cancelled():
+                    future.set_result(record)
         if self._accumulator.buffered_bytes < self._buffer_max_bytes:
             self._has_space.set()
         self._schedule_flush()
@@ -418,18 +415,18 @@ class BatchSender:
         unsent = isinstance(failure, TlsFailed) and not any(
             each.maybe_appended for each in in_flight
         )
-        self.failed = failure
+        self.failed = failed = failure
         if in_flight and not unsent:
-            self.failed = OutcomeUnknown(f"gave up; records may or may not be stored: {failure}")
+            failed = OutcomeUnknown(f"gave up; records may or may not be stored: {failure}")
+            self.failed = failed
         for batch in in_flight:
-            self._told_outcome(batch, self.failed)
-        pending = self._accumulator.fail_all(self.failed)
-        count = sum(
-            len(each.columns.values) if isinstance(each, PendingBlock) else 1 for each in pending
-        )
+            self._told_outcome(batch, failed)
+        pending = self._accumulator.fail_all()
+        count = sum(each.count for each in pending)
         self.counters.records_failed += count
         if count and not isinstance(failure, InvalidRequest):  # a client that is closed is no news
-            _log.warning("a producer gave up, with %d records: %s", count, self.failed)
-        self._settle(pending)
+            _log.warning("a producer gave up, with %d records: %s", count, failed)
+        for each in pending:
+            self._settle(each, failed)
         # Callers that wait for room wake up and find `failed`.
         self._has_space.set()

@@ -24,9 +24,9 @@ from lakemq.plugins.native.sdk.net.connection import Connection
 from lakemq.plugins.native.sdk.net.errors import error_of
 from lakemq.plugins.native.sdk.net.retrying import now_ms, retrying
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
-from lakemq.plugins.native.sdk.producer.accumulator import cut
 from lakemq.plugins.native.sdk.producer.checking import checked_record
 from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner
+from lakemq.plugins.native.sdk.producer.pending import cut
 from lakemq.plugins.native.sdk.telemetry import ClientTelemetry
 from lakemq.plugins.native.sdk.tracing import current_headers, is_traced, with_headers
 from lakemq.plugins.native.sdk.transactions.staged_batches import OutgoingStaged, StagedBatches
