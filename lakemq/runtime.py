@@ -9,6 +9,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
 
@@ -20,6 +21,9 @@ Python's own thresholds a quarter of a busy broker's time goes into looking for 
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread whose fsync has ended waits at most for a busy event loop; Python's own is
 ten times as long, which every acknowledgement would feel."""
+
+LATER: Final = ("numpy",)
+"""What records need and a start does not; functions that use it import it."""
 
 
 def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -41,6 +45,12 @@ def collect_garbage() -> None:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
+
+
+def import_later() -> None:
+    """Call in a thread once the node is ready, so that no client waits for these imports either."""
+    for name in LATER:
+        import_module(name)
 
 
 def settle() -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-import numpy as np
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace import (
     Link,
@@ -90,6 +89,8 @@ def in_columns(columns: Columns) -> Contexts:
 def in_batch(data: bytes | memoryview) -> Contexts:
     """Contexts of an encoded record batch at the start of `data`. None are found in one that is
     corrupt, or compressed and larger than `SCANNED_MAX_BYTES`."""
+    import numpy as np  # here: a node is ready before it is needed
+
     try:
         header = read_header(data)
         packed = header.compression is not Compression.NONE

@@ -7,10 +7,7 @@ grows with the bytes and not with Python calls for records.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Final
 
 from lakemq.broker_core.api.errors import (
     BatchTooLarge,
@@ -33,6 +30,13 @@ from lakemq.broker_core.api.records.batch import (
 from lakemq.broker_core.api.records.headers import NULL_LENGTH, decode_headers
 from lakemq.broker_core.api.types import Compression, TopicInfo
 
+if TYPE_CHECKING:
+    import numpy as np  # in functions elsewhere: a node is ready before it is needed
+    import numpy.typing as npt
+
+    _Bytes = npt.NDArray[np.uint8]
+    _Places = npt.NDArray[np.int64]
+
 HEADERS_MAX: Final = 4096
 """Headers of one record."""
 _RAW_BYTES: Final = 64 * 1024 * 1024
@@ -44,9 +48,6 @@ _ONE_BY_ONE: Final = 16
 _ONE_BY_ONE_BYTES: Final = 16 * 1024
 """Up to these bounds headers are decoded one by one, which is faster than in bulk; they are too
 short to be more than HEADERS_MAX."""
-
-_Bytes = npt.NDArray[np.uint8]
-_Places = npt.NDArray[np.int64]
 
 
 def checked_header(topic: TopicInfo, batch: bytes) -> BatchHeader:
@@ -110,6 +111,8 @@ def check_columns(
 
     `header` is that of `checked_header`.
     """
+    import numpy as np
+
     raw = raw_body(header, memoryview(batch)[HEADER_BYTES:])
     places, count = column_places(header), header.record_count
     at = heads = places.blobs
@@ -125,6 +128,8 @@ def check_columns(
 
 
 def _total(lengths: npt.NDArray[np.uint32]) -> int:
+    import numpy as np
+
     nulls = int(np.count_nonzero(lengths == NULL_LENGTH))
     # In 64 bits: lengths of 32 bits each would wrap, and a wrapped total could match.
     return int(lengths.sum(dtype=np.uint64)) - NULL_LENGTH * nulls
@@ -132,6 +137,8 @@ def _total(lengths: npt.NDArray[np.uint32]) -> int:
 
 def _check_headers(heads: _Bytes, lengths: _Places, reserved: frozenset[bytes]) -> None:
     """`heads`, which the lengths fill, holds each record's pairs of name and value."""
+    import numpy as np
+
     ends = np.cumsum(lengths)
     some = lengths > 0
     starts, ends = (ends - lengths)[some], ends[some]
@@ -150,6 +157,8 @@ def _reserved(name: str) -> InvalidRequest:
 
 def _check_in_bulk(heads: _Bytes, at: _Places, ends: _Places, reserved: frozenset[bytes]) -> None:
     """Every record's first header at once, then every second one, and so on."""
+    import numpy as np
+
     names: list[tuple[_Places, _Places]] = []
     for _ in range(HEADERS_MAX):
         if not len(at):
@@ -186,6 +195,8 @@ def _need(fits: npt.NDArray[np.bool_]) -> None:
 
 def _check_names(heads: _Bytes, starts: _Places, ends: _Places) -> None:
     """Every name is UTF-8: all names in a row are, and none begins within a character."""
+    import numpy as np
+
     some = ends > starts
     starts, ends = starts[some], ends[some]
     edges = np.zeros(len(heads) + 1, np.int8)

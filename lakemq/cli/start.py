@@ -20,7 +20,7 @@ from lakemq.broker_core.configuration.config import Config, load_config
 from lakemq.installation import check_installation
 from lakemq.processes.plan import check, count_of, left_behind
 from lakemq.processes.supervisor import Supervisor
-from lakemq.runtime import collect_garbage, loop_factory, settle
+from lakemq.runtime import collect_garbage, import_later, loop_factory, settle
 from lakemq.service_manager import READY, STOPPING, notify, reloading
 from lakemq.telemetry.logs import set_up_logs
 
@@ -142,12 +142,13 @@ async def _run(config: Config) -> None:
     following = loop.create_task(_reload_at(hangup, node))
     try:
         addresses = {**node.addresses(), **node.shared_addresses()}
-        settle()
-        node.watch_loop()
         lines = [f"{name} {address}" for name, address in addresses.items()]
         say("\n".join([*lines, "ready"]), ready=True, addresses=addresses)
         sys.stdout.flush()
         notify(READY)
+        settle()
+        node.watch_loop()
+        loop.run_in_executor(None, import_later)
         # A node that can't go on, as after a failed write, stops with an error: the supervisor
         # starts it again.
         node.failed.add_done_callback(lambda _: stop.set())

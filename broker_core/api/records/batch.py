@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 import lz4.frame
-import numpy as np
 import zstandard
 
 from lakemq.broker_core.api.errors import CorruptBatch
@@ -182,6 +181,8 @@ def check_body(header: BatchHeader, body: bytes | memoryview) -> None:
 def _crc32c(body: bytes | memoryview) -> int:
     if isinstance(body, bytes):
         return int(google_crc32c.value(body))
+    import numpy as np  # here: a node is ready before it is needed
+
     # The library takes no memoryview; it does take an array over the same bytes.
     return int(google_crc32c.value(np.frombuffer(body, np.uint8)))
 
@@ -320,6 +321,8 @@ def _check_times(base_ms: int, max_ms: int) -> bool:
 def _sum(lengths: array[int]) -> int:
     if len(lengths) < _FEW:
         return sum(lengths)
+    import numpy as np
+
     return int(np.frombuffer(lengths, np.uint32).sum(dtype=np.uint64))
 
 

@@ -174,7 +174,7 @@ def test_starting_imports_no_spark() -> None:
 def test_a_node_that_is_ready_has_not_imported_what_may_come_later(tmp_path: Path) -> None:
     """Each of them is 20 to 200 ms of CPU, of which a node that starts has 600."""
     heavy = (
-        *SPARK, "aiohttp", "jwt", "cryptography.x509", "obstore", "websockets", "jinja2",
+        *SPARK, "numpy", "aiohttp", "jwt", "cryptography.x509", "obstore", "websockets", "jinja2",
         "lakemq.cli.commands", "lakemq.spark_plugin", "lakemq.plugins.native.sdk",
         "lakemq.plugins.admin.http.server", "lakemq.broker_core.security.authn.tokens",
     )  # fmt: skip
