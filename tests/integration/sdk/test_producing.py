@@ -9,6 +9,7 @@ import gc
 import threading
 import time
 from concurrent.futures import wait
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -87,13 +88,27 @@ def test_callbacks_tell_what_became_of_each(
 
 async def test_callbacks_in_asyncio(node: NodeProcess, topic: str) -> None:
     told: list[Any] = []
+    caller: ContextVar[str] = ContextVar("caller")
+
+    def on_delivery(error: lakemq.LakeMQError | None, placed: lakemq.RecordMetadata | None) -> None:
+        told.append((caller.get(), error, placed))
+        if len(told) == 1:
+            raise ValueError("in the first of them")
+
+    raised: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: raised.append(what))
     async with lakemq.Client(node.native) as client, await client.producer() as producer:
-        future = await producer.enqueue(
-            topic, lakemq.NewRecord(b"a"), on_delivery=lambda *each: told.append(each)
-        )
-        await future
+        acks = []
+        for name in ("a", "b", "c"):
+            caller.set(name)
+            record = lakemq.NewRecord(name.encode())
+            acks.append(await producer.enqueue(topic, record, on_delivery=on_delivery))
+        acks[1].cancel()  # what a caller waits for is its own affair
         await producer.flush()
-        assert told == [(None, future.result())]
+        first, last = acks[0].result(), acks[2].result()
+        assert told == [("a", None, first), ("b", None, told[1][2]), ("c", None, last)]
+        assert [placed.offset for _, _, placed in told] == [0, 1, 2] and acks[1].cancelled()
+    assert [str(each["exception"]) for each in raised] == ["in the first of them"]
 
 
 async def test_a_refusal_that_no_caller_waits_for_is_logged_once(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent import futures
 from datetime import datetime
 from functools import partial
@@ -25,7 +25,11 @@ from lakemq.plugins.native.sdk.net.retrying import retrying
 from lakemq.plugins.native.sdk.producer.checking import checked_record
 from lakemq.plugins.native.sdk.producer.options import DeliveryCallback
 from lakemq.plugins.native.sdk.producer.pending import PendingBlock, cut
-from lakemq.plugins.native.sdk.producer.record_future import RecordFuture, future_of_last
+from lakemq.plugins.native.sdk.producer.record_future import (
+    DeliveryCall,
+    RecordFuture,
+    future_of_last,
+)
 from lakemq.plugins.native.sdk.producer.sending import BatchSender, now_ms
 from lakemq.plugins.native.sdk.tracing import current_headers, with_headers
 from lakemq.plugins.native.sdk.types import NewRecord, RecordMetadata
@@ -112,7 +116,7 @@ class Producer(BatchSender):
         future = RecordFuture(loop=self._loop)
         future.pending, future.index = pending, len(pending.values) - 1
         if on_delivery is not None:
-            future.add_done_callback(_telling(on_delivery))
+            pending.watch(future.index, DeliveryCall(self._loop, on_delivery))
         return future
 
     def prepared(self, record: NewRecord) -> NewRecord:
@@ -274,18 +278,3 @@ def _settled(future: asyncio.Future[RecordMetadata]) -> asyncio.Future[None]:
 
     future.add_done_callback(tell)
     return done
-
-
-def _telling(
-    on_delivery: DeliveryCallback,
-) -> Callable[[asyncio.Future[RecordMetadata]], None]:
-    def tell(future: asyncio.Future[RecordMetadata]) -> None:
-        if future.cancelled():
-            return
-        error = future.exception()
-        if error is None:
-            on_delivery(None, future.result())
-        elif isinstance(error, LakeMQError):
-            on_delivery(error, None)
-
-    return tell

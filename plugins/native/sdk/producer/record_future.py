@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any, Final, Self
 
 from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.plugins.native.sdk.producer.options import DeliveryCallback
 from lakemq.plugins.native.sdk.producer.pending import Pending
 from lakemq.plugins.native.sdk.types import RecordMetadata
 
@@ -74,6 +75,30 @@ class RecordFuture(asyncio.Future[RecordMetadata]):
             self.set_exception(outcome)
         else:
             self.set_result(outcome)
+
+
+class DeliveryCall:
+    """`on_delivery` of one record, which is told the outcome as a future is: in a turn of the event
+    loop of its own, in the context of the call that took the record."""
+
+    __slots__ = ("_context", "_loop", "_on_delivery")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_delivery: DeliveryCallback) -> None:
+        self._loop = loop
+        self._on_delivery = on_delivery
+        self._context = copy_context()
+
+    def cancelled(self) -> bool:
+        """Never: the record is on its way."""
+        return False
+
+    def set_result(self, record: RecordMetadata) -> None:
+        """It is there."""
+        self._loop.call_soon(self._on_delivery, None, record, context=self._context)
+
+    def set_exception(self, error: LakeMQError) -> None:
+        """It has failed."""
+        self._loop.call_soon(self._on_delivery, error, None, context=self._context)
 
 
 def future_of_last(pending: Pending, loop: asyncio.AbstractEventLoop) -> RecordFuture:
