@@ -140,11 +140,12 @@ class Access:
     def recognize(self, credentials: Credentials) -> Principal | None:
         """The principal of a client that shows no credentials, as `authenticate` tells it; None:
         an authenticator has to be asked. Raises NotAuthenticated."""
-        shown = credentials.username, credentials.password, credentials.token
         if (
             self._knows_strangers
+            or credentials.username is not None
+            or credentials.password is not None
+            or credentials.token is not None
             or credentials.certificate_subject is not None
-            or any(one is not None for one in shown)
         ):
             return None
         try:
