@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from typing import Final, Literal, Protocol, runtime_checkable
 
 from lakemq.broker_core.api.access import Verdict
@@ -46,6 +47,8 @@ _log = logging.getLogger(__name__)
 Anonymous = Literal["loopback", "never", "always"]
 _UNIX_PEERS: Final = ("", "unix")
 """What listeners say of a client that came by a unix socket: it has no address."""
+_is_near: Final = lru_cache(maxsize=1024)(is_loopback)
+"""Of addresses of clients: many come from few, and those are short."""
 
 
 @runtime_checkable
@@ -226,7 +229,7 @@ class Access:
             raise NotAuthenticated(
                 'anonymous clients are not accepted (security.anonymous = "never"); log in'
             )
-        if host in _UNIX_PEERS or is_loopback(host):
+        if host in _UNIX_PEERS or _is_near(host):
             return ANONYMOUS
         raise NotAuthenticated(
             f"anonymous clients are accepted on the loopback interface only, not from {host}"

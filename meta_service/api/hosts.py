@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from functools import lru_cache
 
 
-@lru_cache(maxsize=1024)
 def is_loopback(host: str) -> bool:
     """Whether a host name or IP address is this machine alone, whatever DNS says: `localhost`,
     127.0.0.0/8, ::1, and 127.0.0.0/8 mapped into IPv6. An empty host is not: it listens on every
