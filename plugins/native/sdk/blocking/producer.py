@@ -34,29 +34,64 @@ _log: Final = logging.getLogger("lakemq.sdk")
 _AHEAD_BYTES: Final = 4 * 1024 * 1024
 """Records that threads may hand over before the event loop has taken them."""
 _RECORD_BYTES: Final = 64
+_opening: Final = threading.RLock()
+"""Of all acks: whether one is looked at before its outcome comes, or after."""
 
 
 class Delivery(Future[RecordMetadata]):
-    """The ack of one record. It can't be cancelled: the record is on its way."""
+    """The ack of one record. It can't be cancelled: the record is on its way.
+
+    A lock, a condition and lists are most of what a future costs. They are made when a caller looks
+    at it, and most never do."""
+
+    _outcome: RecordMetadata | BaseException | None = None
+    _is_open = False
 
     def __init__(self, producer: SyncProducer, on_delivery: DeliveryCallback | None) -> None:
-        super().__init__()
+        # Not `super().__init__()`: see `__getattr__`.
         self._producer, self._on_delivery = producer, on_delivery
+
+    def __getattr__(self, name: str) -> Any:
+        """What `Future.__init__` would have set, whichever of it is looked for first."""
+        with _opening:
+            if not self._is_open:
+                made: Future[RecordMetadata] = Future()
+                if isinstance(self._outcome, BaseException):
+                    made.set_exception(self._outcome)
+                elif self._outcome is not None:
+                    made.set_result(self._outcome)
+                # All at once, for other threads that look at it now.
+                vars(self).update(vars(made))
+                self._is_open = True
+        return super().__getattribute__(name)
 
     def cancel(self) -> bool:
         """Never: False."""
         return False
 
+    def cancelled(self) -> bool:
+        """Never: False."""
+        return False
+
     def set_result(self, result: RecordMetadata) -> None:
         """The record is as durable as `acks` says."""
-        super().set_result(result)
+        if not self._is_kept(result):
+            super().set_result(result)
         self._producer._note(self._on_delivery, None, result)
 
     def set_exception(self, exception: BaseException | None) -> None:
         """It failed, with a LakeMQError."""
-        super().set_exception(exception)
+        if not self._is_kept(exception):
+            super().set_exception(exception)
         if isinstance(exception, LakeMQError):
             self._producer._note(self._on_delivery, exception, None)
+
+    def _is_kept(self, outcome: RecordMetadata | BaseException | None) -> bool:
+        """Keep the outcome for who looks later; False: a caller has looked, and may wait."""
+        with _opening:
+            if not self._is_open:
+                self._outcome = outcome
+            return not self._is_open
 
 
 class SyncProducer:
