@@ -55,7 +55,7 @@ def passed(cluster: LocalCluster, publisher: str, subscriber: str, seconds: floa
     pids = [node.pid for node in cluster.nodes.values()]
     with crew() as members:
         sender = members.start(publishers.windows, port(cluster, publisher), LOAD, seconds)
-        reader = members.start(subscribers.receive, port(cluster, subscriber), LOAD, True)
+        reader = members.start(subscribers.receive, port(cluster, subscriber), LOAD)
         ready([sender, reader])
         time.sleep(0.5)  # nodes tell each other what is subscribed to
         before, began = cpu_s(pids), time.perf_counter()

@@ -108,8 +108,8 @@ def fill(port: int, load: Load, each: int) -> None:
 
 
 def drain(load: Load, count: int, side: Running, seconds: float) -> Sample:
-    """Messages that waited for subscribers with a session come back to them: from the reconnecting
-    to the last, at QoS 1."""
+    """Messages that waited for subscribers with a session come back to them: from CONNECT to the
+    last, at QoS 1."""
     count = max(load.publishers, int(count * seconds))
     for place in range(load.subscribers):
         sock = dial(side.port, f"receive-{place}", clean=False)
@@ -120,7 +120,7 @@ def drain(load: Load, count: int, side: Running, seconds: float) -> Sample:
     wanted = count // load.publishers * load.publishers * load.subscribers
     before = cpu_s(side.pids)
     with crew() as members:
-        reader = members.start(subscribers.receive, side.port, load.sized(filter=""), False)
+        reader = members.start(returning, side.port, load)
         ready([reader])
         began = time.perf_counter()
         go([reader])
@@ -157,6 +157,19 @@ def burst(
         "delivered_pct": 100 * got["count"] / wanted,
         "generator_pct": 100 * got["cpu_s"] / elapsed,
     }
+
+
+def returning(port: int, load: Load, pipe: Pipe) -> None:
+    """Receive what waited for sessions of before. Says CONNECT when it is told to go: a broker may
+    send everything at once, before the next client is connected."""
+    socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(load.subscribers)]
+    for sock in socks:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    pipe.send("ready")
+    pipe.recv()
+    for place, sock in enumerate(socks):
+        sock.sendall(encode(Connect(f"receive-{place}", clean_start=False), V311))
+    subscribers.collect(socks, load, pipe)
 
 
 def storm(port: int, load: Load, pipe: Pipe) -> None:

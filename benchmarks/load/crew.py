@@ -109,7 +109,7 @@ def windows(side: Running, load: Load, seconds: float) -> Sample:
         sender = members.start(publishers.windows, side.port, load, seconds)
         readers = []
         if load.subscribers:
-            readers.append(members.start(subscribers.receive, side.port, load, True))
+            readers.append(members.start(subscribers.receive, side.port, load))
         ready([sender, *readers])
         before = cpu_s(side.pids)
         go([sender, *readers])
@@ -134,7 +134,7 @@ def shared_by(load: Load) -> int:
 def paced(side: Running, load: Load, seconds: float) -> Sample:
     """Publishes at a fixed rate: latency from when a publish was due to its delivery."""
     with crew() as members:
-        reader = members.start(subscribers.receive, side.port, load, True)
+        reader = members.start(subscribers.receive, side.port, load)
         sender = members.start(publishers.paced, side.port, load, seconds)
         ready([reader, sender])
         before = cpu_s(side.pids)

@@ -83,11 +83,11 @@ class Receiver:
         return b"".join(out)
 
 
-def receive(port: int, load: Load, clean: bool, pipe: Pipe) -> None:
+def receive(port: int, load: Load, pipe: Pipe) -> None:
     """Receive and acknowledge until as many as the parent tells have come to all together, or
     nothing came for some seconds. Sends `count`, `last` and an encoded histogram of latencies."""
-    socks = [dial(port, f"receive-{place}", clean) for place in range(load.subscribers)]
-    for sock in socks if load.filter else ():
+    socks = [dial(port, f"receive-{place}") for place in range(load.subscribers)]
+    for sock in socks:
         subscribe(sock, load.filter, load.subscribe_qos)
     pipe.send("ready")
     pipe.recv()
