@@ -7,7 +7,7 @@ start, or keeps what comes after it from anybody.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from lakemq.broker_core.api.errors import CorruptBatch
@@ -33,6 +33,7 @@ class Salvage:
         reader: RecordReader,
         batch: CommittedBatch,
         heard: Callable[[str], bool] | None = None,
+        at: Collection[int] | None = None,
     ) -> Iterator[tuple[Message, Meta]]:
         """As `RecordReader.read`; nothing of a batch that is corrupt inside."""
         # Columns are as they were appended: no bytes are decoded that could be corrupt.
@@ -42,16 +43,20 @@ class Salvage:
             )
             if heard is not None and names_repeat and not _any_heard(reader.names(batch), heard):
                 return iter(())
-            return reader.read(batch, heard)
-        return self._messages(reader, batch, heard)
+            return reader.read(batch, heard, at=at)
+        return self._messages(reader, batch, heard, at)
 
     def _messages(
-        self, reader: RecordReader, batch: CommittedBatch, heard: Callable[[str], bool] | None
+        self,
+        reader: RecordReader,
+        batch: CommittedBatch,
+        heard: Callable[[str], bool] | None,
+        at: Collection[int] | None,
     ) -> Iterator[tuple[Message, Meta]]:
         try:
             opened = RecordBatch(batch.data)
             if heard is None or _any_heard(reader.names(batch, opened), heard):
-                yield from reader.read(batch, heard, opened)
+                yield from reader.read(batch, heard, opened, at)
         except CorruptBatch as error:
             self._left_out(batch, error)
 

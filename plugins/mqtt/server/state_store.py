@@ -13,16 +13,11 @@ from typing import Any, Final
 
 from lakemq.broker_core.api.errors import (
     LakeMQError,
-    OffsetOutOfRange,
-    UnknownPartition,
-    UnknownTopic,
 )
-from lakemq.broker_core.api.partition_ports import PartitionReader
 from lakemq.broker_core.api.ports import Broker
-from lakemq.broker_core.api.records.batch import split
 from lakemq.broker_core.api.records.reader import committed_batches
 from lakemq.broker_core.api.state.state_topic import StateRecord, StateTopic
-from lakemq.broker_core.api.types import CommittedBatch, Offset
+from lakemq.plugins.mqtt.feeds.loading import MessageLoader
 from lakemq.plugins.mqtt.feeds.reading import Salvage
 from lakemq.plugins.mqtt.retaining.log import RetainedLog
 from lakemq.plugins.mqtt.routing.bans import Ban
@@ -30,23 +25,18 @@ from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.replay import Replay
 from lakemq.plugins.mqtt.server.ban_log import BanLog
 from lakemq.plugins.mqtt.server.delay_log import DelayLog
-from lakemq.plugins.mqtt.state.delivery import Delivery
 from lakemq.plugins.mqtt.state.ledger import Writing
 from lakemq.plugins.mqtt.state.records import RecordReader
-from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.state.snapshots import (
     read_session,
     session_bytes,
 )
 from lakemq.plugins.mqtt.state.stored_values import BadSnapshot
-from lakemq.plugins.mqtt.wire.messages import Message, Place
+from lakemq.plugins.mqtt.wire.messages import Place
 
 log = logging.getLogger(__name__)
 
 SESSIONS: Final = "__mqtt_sessions"
-_LOADS_AT_ONCE: Final = 64
-_LOAD_BYTES: Final = 64 * 1024
-_COMMIT_WAIT_MS: Final = 100
 
 
 class MqttJournal:
@@ -76,7 +66,6 @@ class MqttJournal:
         """Those that have not ended."""
         self._own: set[str] = set()
         """Client ids of sessions of which this node has a record of its own."""
-        self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._salvage = Salvage(hub.counters)
         self._sessions = StateTopic(
             broker, SESSIONS, now_ms=now_ms, open_stored=self._salvage.opened
@@ -84,6 +73,8 @@ class MqttJournal:
         self.retained = RetainedLog(hub, broker, reader, accepts, now_ms, self._salvage)
         self._bans = BanLog(hub, broker, now_ms, self._salvage, after)
         self.delays = DelayLog(hub, broker, reader, now_ms, self._salvage, after)
+        self._loader = MessageLoader(hub, broker, reader, now_ms, self._salvage)
+        self.load = self._loader.load
 
     @property
     def writing(self) -> set[asyncio.Future[Any]]:
@@ -198,6 +189,7 @@ class MqttJournal:
             hub.ledger.checkpoint(hub.delivered, self._checkpoint_records, 10_000)
             self.retained.checkpoint(self._checkpoint_records // 4)
             self.delays.checkpoint(self._checkpoint_records // 4)
+        self._loader.shared.clear()
 
     async def keep_everything(self, after: Callable[[], None], wait_s: float) -> None:
         """Write what was changed and not kept yet, so that the next start finds it. `wait_s`: for
@@ -214,73 +206,6 @@ class MqttJournal:
         if self.writing:
             await asyncio.wait(self.writing, timeout=wait_s)
             await asyncio.sleep(0)
-
-    # -- loading
-
-    async def load(self, session: Session) -> None:
-        """Fetch the next messages that a session waits for."""
-        outbound = session.outbound
-        wanted = outbound.missing()
-        places = [delivery.place for delivery in wanted]
-        try:
-            async with self._loads:
-                found = await self._fetch([place for place in places if place is not None])
-        except LakeMQError as error:
-            name = session.client_id
-            text = "messages for %r could not be loaded: %s"
-            log.warning(text, name, error, extra={"client": name})
-            # The client connects again, and they are asked for then.
-            outbound.loading = False
-            if session.connection is not None:
-                self._hub.not_kept([session.connection], str(error), self._now_ms())
-            return
-        pairs: list[tuple[Delivery, Message | None]] = [
-            (delivery, found.get(place) if place is not None else None)
-            for delivery, place in zip(wanted, places, strict=True)
-        ]
-        outbound.loaded(pairs, self._now_ms())
-
-    async def _fetch(self, places: list[Place]) -> dict[Place, Message]:
-        """Messages by place, without those that the journal no longer has."""
-        found: dict[Place, Message] = {}
-        logs: dict[tuple[str, int], set[int]] = {}
-        for place in places:
-            logs.setdefault((place.topic, place.partition), set()).add(place.offset)
-        for (topic, partition), offsets in logs.items():
-            waiting = sorted(offsets, reverse=True)
-            try:
-                source = self._broker.reader(topic, partition)
-                while waiting:
-                    messages, behind = await self._fetch_some(source, topic, partition, waiting[-1])
-                    found.update((place, one) for place, one in messages if place.offset in offsets)
-                    while waiting and waiting[-1] < behind:
-                        waiting.pop()
-            except (UnknownTopic, UnknownPartition):
-                continue  # it was deleted
-        return found
-
-    async def _fetch_some(
-        self, source: PartitionReader, topic: str, partition: int, offset: int
-    ) -> tuple[list[tuple[Place, Message]], int]:
-        """Messages from an offset on, by place, and the offset behind them: what was deleted or
-        compacted away counts as read."""
-        try:
-            got = await source.fetch(Offset(offset), bytes_max=_LOAD_BYTES, wait_ms=_COMMIT_WAIT_MS)
-        except OffsetOutOfRange:
-            start, end = await source.bounds()
-            if offset < start or offset >= end:
-                return [], max(start, offset + 1)
-            # Another node had delivered it before this one's replica knew that it is committed.
-            await asyncio.sleep(_COMMIT_WAIT_MS / 1000)
-            return [], offset
-        messages = []
-        for position, header in split(got.data):
-            data = got.data[position : position + header.total_bytes]
-            batch = CommittedBatch(topic, partition, Offset(header.base_offset), data)
-            for message, _ in self._salvage.messages(self._reader, batch):
-                assert message.place is not None
-                messages.append((message.place, message))
-        return messages, max(offset + 1, got.next_offset)
 
 
 def value_of(record: StateRecord) -> bytes:

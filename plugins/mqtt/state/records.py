@@ -6,7 +6,7 @@ whose value is UTF-8 is an MQTT 5 user property, and the other way round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.errors import LakeMQError
@@ -250,15 +250,18 @@ class RecordReader:
         batch: CommittedBatch,
         heard: Callable[[str], bool] | None = None,
         opened: RecordBatch | None = None,
+        at: Collection[int] | None = None,
     ) -> Iterator[tuple[Message, Meta]]:
         """Every record's message and what its headers say. CorruptBatch when the batch is broken.
         `opened`: the same batch, if it is open by now.
 
         `heard`: leaves records out whose topic name is not, unless they matter otherwise (retained,
-        QoS 2).
+        QoS 2). `at`: leaves out all but the records at these offsets.
         """
         parsed, names = self._parsed.get, self._names
         for offset, key, value, headers, timestamp_ms in _rows(batch, opened):
+            if at is not None and offset not in at:
+                continue
             try:
                 meta = parsed(headers) or self._parse(headers)
                 topic = meta.topic
