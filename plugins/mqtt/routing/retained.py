@@ -57,6 +57,8 @@ class Retained:
     def __init__(self, count_max: int, bytes_max: int) -> None:
         self.count = 0
         self.size_bytes = 0
+        self.revision = 0
+        """Grows when a message is replaced or forgotten, or one comes."""
         self.refused = 0
         """Messages not kept because a bound was reached."""
         self.changes: dict[str, Message | None] = {}
@@ -220,6 +222,7 @@ class Retained:
             self._remove(topic, source)
 
     def _hold(self, message: Message, owner: Owner | None, source: Place | None) -> None:
+        self.revision += 1
         node = self._root
         for level in message.topic.split("/"):
             child = node.children.get(level)
@@ -263,6 +266,7 @@ class Retained:
             path.append((node, level))
             node = child
         had = node.message is not None
+        self.revision += had
         if node.message is not None:
             self._count_message(node, node.message, -1)
             node.message = node.owner = node.source = None

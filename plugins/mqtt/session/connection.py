@@ -16,6 +16,7 @@ from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.session.progress import Enhanced, Owed, Progress, Route
 from lakemq.plugins.mqtt.session.rates import throttle_of
 from lakemq.plugins.mqtt.state.appends import Outcome
+from lakemq.plugins.mqtt.state.peer import SMALL_MAX_BYTES
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.state.states import State
 from lakemq.plugins.mqtt.state.traffic import NOTHING_CAME, Arrival, Traffic
@@ -42,7 +43,6 @@ from lakemq.plugins.mqtt.wire.reasons import (
 OUT_MAX_BYTES: Final = 4 * 1024 * 1024
 """Most bytes in large pieces that are queued for one client; with more, it counts as slow until its
 socket has them."""
-_LARGE_BYTES: Final = 4096
 _UNBOUNDED_BYTES: Final = 1 << 30
 """More than any packet has."""
 
@@ -59,7 +59,7 @@ def _cautious_decoder(hub: Hub) -> Decoder:
     """Before authentication: small packets, and one by one, until `Connection.admit`."""
     limits = hub.limits
     decoder = Decoder(min(limits.connect_max_bytes, limits.packet_max_bytes), hub.names)
-    decoder.one_by_one = True
+    decoder.one_by_one = decoder.puback_runs = True
     return decoder
 
 
@@ -318,7 +318,7 @@ class Connection:
     def write(self, data: bytes) -> None:
         """Queue bytes for the socket."""
         self.pass_on(data)
-        if len(data) >= _LARGE_BYTES:
+        if len(data) > SMALL_MAX_BYTES:
             self.large_bytes += len(data)
             if self.large_bytes > OUT_MAX_BYTES and not self.blocked:
                 self.blocked = self.choked = True
@@ -328,6 +328,15 @@ class Connection:
         if not self.out:
             self.hub.outbox.writes.append(self)
         self.out.append(data)
+
+    def write_run(self, data: bytes, qos: int, count: int, *, large: bool) -> None:
+        """Queue `count` publishes of one QoS. `large`: the last one is, the others are not."""
+        if large:
+            self.write(data)
+        else:
+            self.pass_on(data)
+        self.traffic.sent[qos] += count
+        self.traffic.packets_sent += count - 1
 
     def written(self, now_ms: int, *, full: bool) -> None:
         """The socket has what was queued; where it is `full`, it takes no more for now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -76,9 +76,11 @@ class Progress:
 class Owed:
     """Retained messages that are due for a subscription."""
 
-    __slots__ = ("messages", "subscription")
+    __slots__ = ("messages", "revision", "subscription")
 
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
-        self.messages: Iterator[Message] | None = None
+        self.revision = 0
+        """Of all that is retained, when `messages` was made."""
+        self.messages: deque[Message] | None = None
         """Those not sent yet; None: they have not been looked for."""

@@ -34,6 +34,7 @@ from lakemq.plugins.mqtt.wire.packets import (
     Acknowledgement,
     PacketType,
     Properties,
+    PubackRun,
     Publish,
 )
 from lakemq.plugins.mqtt.wire.reasons import FAILURE, ProtocolError, Reason, publish_reason
@@ -498,6 +499,16 @@ def acknowledgement(connection: Connection, packet: Acknowledgement, now_ms: int
                 _say(connection, PacketType.PUBREL, packet_id)
         case _:
             _release(connection, packet_id, now_ms)
+
+
+def pubacks(connection: Connection, packet: PubackRun, now_ms: int) -> None:
+    """As `acknowledgement` of each."""
+    session, packet_ids = connection.session, packet.packet_ids
+    assert session is not None
+    connection.traffic.packets_received += len(packet_ids) - 1
+    wrong = session.outbound.acknowledge_run(packet_ids, connection, now_ms)
+    if wrong is not None:
+        _check_kind(wrong, PacketType.PUBACK)
 
 
 def _release(connection: Connection, packet_id: int, now_ms: int) -> None:

@@ -5,7 +5,9 @@ Source: MQTT 5.0 sections 3.8 to 3.11, 4.8.2 (shared subscriptions).
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from lakemq.broker_core.api.topic_filters import filters_overlap
@@ -16,6 +18,7 @@ from lakemq.plugins.mqtt.routing.history import History, histories_of, parse_sta
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.progress import Owed, Progress
+from lakemq.plugins.mqtt.state.peer import SMALL_MAX_BYTES
 from lakemq.plugins.mqtt.state.questions import AuthorizationPending
 from lakemq.plugins.mqtt.state.sessions import Beside, Start, Subscription
 from lakemq.plugins.mqtt.wire.messages import Message
@@ -231,30 +234,69 @@ class _Room:
         self.count = RETAINED_PER_TURN
         self.size_bytes = RETAINED_BYTES_PER_TURN
 
-    def take(self, message: Message) -> bool:
-        """False: that was the last one."""
-        self.count -= 1
-        self.size_bytes -= message.size_bytes
-        return self.count > 0 and self.size_bytes > 0
+    def take(self, count: int, size_bytes: int) -> None:
+        self.count -= count
+        self.size_bytes -= size_bytes
+
+    @property
+    def full(self) -> bool:
+        return self.count <= 0 or self.size_bytes <= 0
 
 
 def _send_some(connection: Connection, one: Owed, room: _Room, now_ms: int) -> bool:
     """False: there may be more, for another turn."""
-    retained, late = connection.hub.retained, one.messages is not None
+    retained, subscription = connection.hub.retained, one.subscription
     if one.messages is None:
-        found = retained.match(one.subscription.address.topic_filter, now_ms)
         # A copy: the tree changes between turns, and a generator over it would break.
-        one.messages = iter(list(found))
+        one.messages = deque(retained.match(subscription.address.topic_filter, now_ms))
+        one.revision = retained.revision
         # what waits of them is no record behind the session's positions
-        one.subscription.session.touch()
-    for message in one.messages:
-        # Replaced or forgotten since the list was made.
-        if late and retained.get(message.topic) is not message:
+        subscription.session.touch()
+    messages, changed = one.messages, one.revision != retained.revision
+    while messages and not room.full and not connection.choked:
+        if not changed and _send_run(connection, subscription, messages, room, now_ms):
             continue
-        _send_one_retained(one.subscription, message, now_ms)
-        if not room.take(message) or connection.choked:
-            return False
-    return True
+        message = messages.popleft()
+        # Not what was replaced or forgotten since the list was made.
+        if not changed or retained.get(message.topic) is message:
+            _send_one_retained(subscription, message, now_ms)
+            room.take(1, message.size_bytes)
+    return not messages
+
+
+def _send_run(
+    connection: Connection,
+    subscription: Subscription,
+    messages: deque[Message],
+    room: _Room,
+    now_ms: int,
+) -> int:
+    """Write the QoS 0 ones that come first in one piece, up to a large one and as far as there is
+    room; returns how many. If none, the first needs a closer look."""
+    options = subscription.options
+    if connection.blocked or options & NO_LOCAL:
+        return 0
+    identifiers = (subscription.identifier,) if subscription.identifier else ()
+    parts, size_bytes, size = list[bytes](), 0, 0
+    for message in islice(messages, room.count):
+        if (options & 3 and message.qos) or size_bytes >= room.size_bytes:
+            break
+        head, rest = connection.wire(message, 0, True, identifiers, now_ms)
+        if len(head) + len(rest) > connection.packet_max_bytes:
+            break
+        size = len(head) + len(rest)
+        parts += (head, rest)
+        size_bytes += size
+        if size > SMALL_MAX_BYTES:
+            break
+    count = len(parts) // 2
+    if count:
+        for _ in range(count):
+            messages.popleft()
+        room.take(count, size_bytes)
+        connection.hub.delivery.sent += count
+        connection.write_run(b"".join(parts), 0, count, large=size > SMALL_MAX_BYTES)
+    return count
 
 
 def _send_one_retained(subscription: Subscription, message: Message, now_ms: int) -> None:

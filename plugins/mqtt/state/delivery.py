@@ -14,14 +14,14 @@ Source: MQTT 5.0 section 4.3 (QoS), 4.4 (redelivery), 4.6 (order), 4.9 (flow con
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Final, Protocol
 
 from lakemq.plugins.mqtt.state.decisions import Decisions, Kind
 from lakemq.plugins.mqtt.state.ledger import Action
-from lakemq.plugins.mqtt.state.peer import Peer
+from lakemq.plugins.mqtt.state.peer import SMALL_MAX_BYTES, Peer
 from lakemq.plugins.mqtt.state.slow import SlowClients
 from lakemq.plugins.mqtt.wire.encoding import PUBREL
 from lakemq.plugins.mqtt.wire.messages import Message, Place
@@ -380,21 +380,49 @@ class Outbound:
             return False
         if now_ms - delivery.offered_ms >= self.limits.slow.threshold_ms:
             self._note_slow(delivery, connection, now_ms)
-        # It may be in flight since an earlier connection and not sent on this one yet.
-        if self.unacked:
-            self.unacked -= 1
+        self._finished(1, connection, now_ms)
+        return True
+
+    def acknowledge_run(
+        self, packet_ids: Sequence[int], connection: Peer, now_ms: int
+    ) -> Delivery | None:
+        """PUBACKs that came together. Returns the first delivery that no PUBACK can finish, where
+        there is one; what is behind it is not looked at."""
+        inflight, wrong, before = self.inflight, None, len(self.inflight)
+        slow_ms, slowest, slow = now_ms - self.limits.slow.threshold_ms, None, 0
+        for packet_id in packet_ids:
+            delivery = inflight.get(packet_id)
+            if delivery is None:
+                continue
+            if delivery.qos != 1:
+                wrong = delivery
+                break
+            del inflight[packet_id]
+            if delivery.offered_ms <= slow_ms:
+                slow += 1
+                if slowest is None or delivery.offered_ms < slowest.offered_ms:
+                    slowest = delivery
+        if slowest is not None:
+            self._note_slow(slowest, connection, now_ms, slow)
+        if finished := before - len(inflight):
+            self._finished(finished, connection, now_ms)
+        return wrong
+
+    def _finished(self, count: int, connection: Peer, now_ms: int) -> None:
+        """So many deliveries are finished: there may be room for others."""
+        # Some may be in flight since an earlier connection and not sent on this one yet.
+        self.unacked = max(0, self.unacked - count)
         self.session.touch()
         if self.queue or self._resend:
             self.pump(connection, now_ms)
         self.session.has_room()
-        return True
 
-    def _note_slow(self, delivery: Delivery, connection: Peer, now_ms: int) -> None:
-        """It took long, unless the client was away meanwhile."""
+    def _note_slow(self, delivery: Delivery, connection: Peer, now_ms: int, count: int = 1) -> None:
+        """It, the slowest of `count`, took long, unless the client was away meanwhile."""
         slow, message = self.limits.slow, delivery.message
         waited_ms = now_ms - max(delivery.offered_ms, connection.traffic.connected_ms)
         if waited_ms >= slow.threshold_ms and message is not None:
-            slow.note(self.session.client_id, message.topic, waited_ms, now_ms)
+            slow.note(self.session.client_id, message.topic, waited_ms, now_ms, count)
 
     def received(self, packet_id: int) -> bool:
         """PUBREC: never send this PUBLISH again [MQTT-4.3.3-6]. False: no such delivery."""
@@ -428,19 +456,60 @@ class Outbound:
         if self._resend or queue is None:
             return
         while queue and self.unacked < connection.window and not connection.blocked:
+            if self._send_run(queue, connection, now_ms):
+                continue
             if not self._ready(queue[0], connection):
                 return
-            delivery = self._next(queue)
-            if delivery.message is None:
-                self.limits.dropped_gone += 1
-                self._note("gone", delivery)
-            elif self._too_old(delivery.message, now_ms):  # [MQTT-3.3.2-5]
-                self.limits.dropped_expired += 1
-                self._note("expired", delivery)
-            else:
-                self._send_new(delivery, connection, now_ms)
+            self._send_next(queue, connection, now_ms)
         if not queue:
             self.queue = None
+
+    def _send_next(self, queue: deque[Delivery], connection: Peer, now_ms: int) -> None:
+        """Send the first of the queue, unless its message is gone or too old."""
+        delivery = self._next(queue)
+        if delivery.message is None:
+            self.limits.dropped_gone += 1
+            self._note("gone", delivery)
+        elif self._too_old(delivery.message, now_ms):  # [MQTT-3.3.2-5]
+            self.limits.dropped_expired += 1
+            self._note("expired", delivery)
+        else:
+            self._send_new(delivery, connection, now_ms)
+
+    def _send_run(self, queue: deque[Delivery], connection: Peer, now_ms: int) -> int:
+        """Send the QoS 1 deliveries at the front of the queue in one piece, up to a large one and
+        as far as the window allows; returns how many. If none, the first needs a closer look."""
+        inflight, wire, expiring = self.inflight, connection.wire, self.limits.queue_expiry_ms > 0
+        packet_id, parts, size, taken_bytes = self._next_id, list[bytes](), 0, 0
+        for delivery in islice(queue, max(0, connection.window - self.unacked)):
+            message = delivery.message
+            if message is None or delivery.qos != 1:
+                break
+            if (expiring or message.expires_ms is not None) and self._too_old(message, now_ms):
+                break
+            head, rest = wire(message, 1, delivery.retain, delivery.identifiers, now_ms)
+            if len(head) + len(rest) + 2 > connection.packet_max_bytes:
+                break
+            size = len(head) + len(rest) + 2
+            while packet_id in inflight:  # [MQTT-2.2.1-4]
+                packet_id = packet_id % PACKET_ID_MAX + 1
+            inflight[packet_id] = delivery
+            parts += (head, packet_id.to_bytes(2, "big"), rest)
+            packet_id = packet_id % PACKET_ID_MAX + 1
+            taken_bytes += delivery.size_bytes
+            if size > SMALL_MAX_BYTES:
+                break
+        count = len(parts) // 3
+        if count:
+            self._next_id = packet_id
+            self.queue_bytes -= taken_bytes
+            self._taken += count
+            for _ in range(count):
+                queue.popleft()
+            self.unacked += count
+            self.limits.sent += count
+            connection.write_run(b"".join(parts), 1, count, large=size > SMALL_MAX_BYTES)
+        return count
 
     def _too_old(self, message: Message, now_ms: int) -> bool:
         """Whether it has waited too long, by its own word or by the broker's."""

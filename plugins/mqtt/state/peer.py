@@ -5,13 +5,17 @@ They are below the protocol of the connection, and call it only through this int
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from lakemq.broker_core.api.types import Principal
 from lakemq.plugins.mqtt.state.states import State
 from lakemq.plugins.mqtt.state.traffic import Arrival, Inflow, Traffic
 from lakemq.plugins.mqtt.wire.messages import Message, Wire
 from lakemq.plugins.mqtt.wire.reasons import Reason
+
+SMALL_MAX_BYTES: Final = 4095
+"""Longest packets that are not large. With many large ones a client counts as slow until its socket
+has them."""
 
 
 class Peer(Protocol):
@@ -52,6 +56,9 @@ class Peer(Protocol):
 
     def pass_on(self, data: bytes) -> None:
         """Queue publishes as they came."""
+
+    def write_run(self, data: bytes, qos: int, count: int, *, large: bool) -> None:
+        """Queue `count` publishes of one QoS. `large`: the last one is, the others are not."""
 
     def wire(
         self, message: Message, qos: int, retain: bool, identifiers: tuple[int, ...], now_ms: int

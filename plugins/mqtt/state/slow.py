@@ -42,12 +42,15 @@ class SlowClients:
         self._count_max = count_max
         self._expiry_ms = expiry_ms
 
-    def note(self, client_id: str, topic: str, latency_ms: int, now_ms: int) -> None:
-        """A client took `latency_ms`, which is `threshold_ms` or more."""
-        self.noted += 1
+    def note(
+        self, client_id: str, topic: str, latency_ms: int, now_ms: int, count: int = 1
+    ) -> None:
+        """A client took `latency_ms`, which is `threshold_ms` or more; `count`: of so many
+        deliveries that were slow, the longest."""
+        self.noted += count
         known = self._found.get(client_id)
         if known is not None:
-            known.count += 1
+            known.count += count
             known.at_ms = now_ms
             if latency_ms >= known.latency_ms:
                 known.latency_ms, known.topic = latency_ms, topic
@@ -59,7 +62,7 @@ class SlowClients:
                 if quickest.latency_ms >= latency_ms:
                     return
                 del self._found[quickest.client_id]
-        self._found[client_id] = SlowClient(client_id, latency_ms, topic, now_ms)
+        self._found[client_id] = SlowClient(client_id, latency_ms, topic, now_ms, count)
 
     def _forget(self, now_ms: int) -> None:
         old_ms = now_ms - self._expiry_ms

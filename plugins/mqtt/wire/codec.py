@@ -10,6 +10,7 @@ Source: MQTT 3.1.1 and 5.0 chapters 2 and 3; MQTT V3.1 for protocol name `MQIsdp
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
@@ -31,6 +32,7 @@ from lakemq.plugins.mqtt.wire.packets import (
     Packet,
     PacketType,
     Properties,
+    PubackRun,
     Publish,
     PublishRun,
     StoredRun,
@@ -51,6 +53,10 @@ _QOS_1: Final = 0x32
 """The same at QoS 1."""
 _QOS_3: Final = 0x06
 _PUBACK: Final = 0x40
+_PUBACK_HEAD: Final = b"\x40\x02"
+"""Fixed header of a PUBACK without a reason; its packet identifier follows."""
+_PUBACKS_MAX: Final = 256
+"""Packets of a run: more would be looked at again and again where other packets come between."""
 _CONNECT: Final = 0x10
 
 
@@ -59,7 +65,8 @@ class Decoder:
 
     `version` is 0 until CONNECT or CONNACK has been read, or it is set. `express` holds topic names
     (bytes) whose plain QoS 0 publishes come out as `PublishRun`, undecoded; `stored` those whose
-    plain QoS 1 publishes come out as `StoredRun`.
+    plain QoS 1 publishes come out as `StoredRun`. With `puback_runs` several PUBACKs in a row
+    come out as `PubackRun`.
     """
 
     __slots__ = (
@@ -70,6 +77,7 @@ class Decoder:
         "names",
         "one_by_one",
         "packet_max_bytes",
+        "puback_runs",
         "stored",
         "version",
     )
@@ -84,6 +92,7 @@ class Decoder:
         self.names = TopicNames() if names is None else names
         self.express: Mapping[bytes, object] = {}
         self.stored: Mapping[bytes, object] = {}
+        self.puback_runs = False
         self.error: MqttError | None = None
         """Why decoding stopped; the packets before it were returned. Feed nothing more then."""
         self._held = bytearray()
@@ -167,7 +176,7 @@ class Decoder:
         """Decode from the start of `data` into `packets`; returns where the unfinished begins."""
         position, end = 0, len(data)
         append, express, one_by_one = packets.append, self.express, self.one_by_one
-        stored = self.stored
+        stored, puback_runs = self.stored, self.puback_runs and not one_by_one
         self._needed = 2
         while end - position >= 2:
             first = data[position]
@@ -188,6 +197,15 @@ class Decoder:
             if first == _QOS_1 and stored and (found := self._stored_run(data, body, stop)):
                 position = found[1]
                 append(found[0])
+                continue
+            if (
+                first == _PUBACK
+                and puback_runs
+                and data.startswith(_PUBACK_HEAD, stop)
+                and (acks := _pubacks(data, position))
+            ):
+                position += 4 * len(acks)
+                append(PubackRun(acks))
                 continue
             position = stop
             append(
@@ -360,6 +378,20 @@ class Decoder:
         packet.bridge = bridge
         reader.finish()
         return packet
+
+
+def _pubacks(data: bytes, position: int) -> list[int]:
+    """Packet identifiers of the whole PUBACKs without a reason from `position` on, until one names
+    none: that is an error of its own."""
+    whole = data[position : position + 4 * min(_PUBACKS_MAX, (len(data) - position) // 4)]
+    first = whole[::4]
+    count = len(first) - len(first.lstrip(_PUBACK_HEAD[:1]))
+    length = whole[1 : 4 * count : 4]
+    count = len(length) - len(length.lstrip(_PUBACK_HEAD[1:]))
+    words = array("H", whole[: 4 * count])
+    words.byteswap()
+    packet_ids = words[1::2].tolist()
+    return packet_ids[: packet_ids.index(0)] if 0 in packet_ids else packet_ids
 
 
 def _publish_properties(data: bytes, at: int, stop: int) -> tuple[int, Properties]:

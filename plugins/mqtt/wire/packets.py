@@ -167,6 +167,13 @@ class Acknowledgement:
 
 
 @dataclass(slots=True)
+class PubackRun:
+    """Consecutive PUBACK packets without a reason."""
+
+    packet_ids: Sequence[int]
+
+
+@dataclass(slots=True)
 class Filter:
     """One topic filter of a SUBSCRIBE; `options` is its byte on the wire."""
 
@@ -257,6 +264,7 @@ Packet = (
     | PublishRun
     | StoredRun
     | Acknowledgement
+    | PubackRun
     | Subscribe
     | Suback
     | Unsubscribe

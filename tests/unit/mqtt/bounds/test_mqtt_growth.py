@@ -46,6 +46,7 @@ pytestmark = pytest.mark.slow
 def fed(packet: bytes, version: int, step: int | None = None) -> Work:
     """Feed a decoder with the bytes, at once or in pieces."""
     decoder = Decoder(1 << 28, version=version)
+    decoder.puback_runs = True
 
     def feed() -> None:
         for start in range(0, len(packet), step or len(packet)):
@@ -75,6 +76,7 @@ def publish_with(one: bytes, count: int) -> bytes:
     return packet_of(0x30, b"\0\1t" + property_field(one, count))
 
 
+_TWO_PUBACKS: Final = 2 * encode(Acknowledgement(PacketType.PUBACK, 7), V311)
 INPUTS: Final[dict[str, tuple[Callable[[int], Work], int]]] = {
     "user properties of CONNECT": (lambda n: fed(connect_with_user_properties(n), 0), 5000),
     "user properties of PUBLISH": (lambda n: fed(publish_with(USER_PROPERTY, n), V5), 5000),
@@ -89,6 +91,10 @@ INPUTS: Final[dict[str, tuple[Callable[[int], Work], int]]] = {
     ),
     "many small packets at once": (
         lambda n: fed(encode(Ping(PacketType.PINGREQ), V311) * n, V311),
+        3000,
+    ),
+    "runs of PUBACKs with others between": (
+        lambda n: fed((_TWO_PUBACKS + encode(Ping(PacketType.PINGREQ), V311)) * n, V311),
         3000,
     ),
     "packets cut at every third byte": (

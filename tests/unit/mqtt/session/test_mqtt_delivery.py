@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from lakemq.plugins.mqtt.state.delivery import ENTRY_BYTES, DeliveryLimits
+from lakemq.plugins.mqtt.wire.messages import Place
 from lakemq.plugins.mqtt.wire.packets import (
+    NO_PROPERTIES,
     V5,
     V31,
     V311,
     Acknowledgement,
+    Packet,
     PacketType,
     Properties,
     Publish,
 )
 from lakemq.plugins.mqtt.wire.reasons import Reason
 from tests.support.mqtt.bench import Bench, Device, disconnected_with
+from tests.support.seeds import seeds
 
 PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC
 PUBREL, PUBCOMP = PacketType.PUBREL, PacketType.PUBCOMP
@@ -329,6 +335,19 @@ def test_packet_identifiers_in_use_are_skipped(version: int) -> None:
     assert [each.packet_id for each in reader.received()] == [65_535, 2, 4]  # type: ignore[union-attr]
 
 
+def test_identifiers_in_use_are_skipped_by_what_waited() -> None:
+    """5.0 [MQTT-2.2.1-4]"""
+    bench = Bench(delivery=DeliveryLimits(inflight_max=3))
+    sender, reader = bench.connect("s"), bench.connect("r")
+    reader.subscribe("t", qos=1)
+    publish(bench, sender, 8)
+    assert [each.packet_id for each in reader.received()] == [1, 2, 3]  # type: ignore[union-attr]
+    bench.hub.sessions["r"].outbound._next_id = 65_535
+    for answered, next_ids in (((2,), [65_535]), ((65_535,), [2]), ((2, 1), [4, 5])):
+        reader.send(*(Acknowledgement(PUBACK, packet_id) for packet_id in answered))
+        assert [each.packet_id for each in reader.received()] == next_ids  # type: ignore[union-attr]
+
+
 def test_order_of_a_topic_is_kept_across_window_and_queue() -> None:
     """5.0 [MQTT-4.6.0-5]"""
     bench = Bench(delivery=DeliveryLimits(inflight_max=3))
@@ -356,3 +375,129 @@ def test_what_waited_too_long_in_a_queue_is_dropped() -> None:
     device = bench.connect("d", clean=False)
     assert [payload for _, payload in device.publishes()] == [b"1", b"2"]
     assert bench.hub.delivery.dropped_expired == 1
+
+
+def answers(packets: Sequence[Packet]) -> list[Acknowledgement]:
+    """The PUBACK of each PUBLISH."""
+    return [Acknowledgement(PUBACK, each.packet_id) for each in packets if type(each) is Publish]
+
+
+def test_pubacks_that_come_together_open_the_window_by_as_many() -> None:
+    """[MQTT-3.3.4-9] [MQTT-4.6.0-5]: in order, and never more than the window is out."""
+    bench = Bench(delivery=DeliveryLimits(inflight_max=40))
+    sender, reader = bench.connect("s"), bench.connect("r", version=V5)
+    reader.subscribe("t", qos=1)
+    publish(bench, sender, 500)
+    outbound, got, out = bench.hub.sessions["r"].outbound, list[bytes](), list[Packet]()
+    chance = random.Random(7)
+    while packets := reader.received():
+        out += packets
+        assert len(out) == len(outbound.inflight) == outbound.unacked <= 40
+        got += [each.payload for each in packets if type(each) is Publish]
+        count = chance.randrange(1, len(out) + 1)
+        # what is nobody's, and what was finished before, changes nothing
+        more = [Acknowledgement(PUBACK, 60_000), *answers(out[:1])]
+        reader.send(*answers(out[:count]), *more)
+        del out[:count]
+    reader.send(*answers(out))
+    assert got == [b"%d" % number for number in range(500)]
+    assert outbound.load == outbound.unacked == outbound.queue_bytes == 0
+    assert bench.hub.delivery.sent == reader.connection.traffic.sent[1] == 500
+
+
+def test_a_puback_for_qos_2_among_others_ends_the_connection_behind_those_before_it() -> None:
+    bench = Bench(durable=True)
+    sender = bench.connect("s")
+    reader = bench.connect("r", version=V5)
+    reader.subscribe("one", qos=1, packet_id=1)
+    reader.subscribe("two", qos=2, packet_id=2)
+    publish(bench, sender, 2, topic="one")
+    publish(bench, sender, 1, 2, topic="two")
+    publish(bench, sender, 1, topic="one")
+    packets = reader.received()
+    assert [each.qos for each in packets if type(each) is Publish] == [1, 1, 2, 1]
+    outbound = bench.hub.sessions["r"].outbound
+    reader.send(*answers(packets))
+    assert disconnected_with(reader) == Reason.PROTOCOL_ERROR
+    assert [each.qos for each in outbound.inflight.values()] == [2, 1]
+
+
+@versions
+@pytest.mark.parametrize("seed", seeds(20))
+def test_whatever_waits_comes_in_order_and_as_it_must(version: int, seed: int) -> None:
+    """Small and large ones, of QoS 1 and 2, expired ones and those that the client or the journal
+    does not have room for, under topic aliases too: each is dealt with in its turn."""
+    chance = random.Random(seed)
+    bench = Bench(delivery=DeliveryLimits(inflight_max=chance.choice([3, 50, 1000])))
+    most = 6000 if version == V5 else 1 << 28
+    asked = Properties(
+        session_expiry_s=60, packet_max_bytes=most, topic_alias_maximum=chance.choice([0, 2])
+    ) if version == V5 else NO_PROPERTIES  # fmt: skip
+    sender, reader = bench.connect("s", version=V5), resume(bench, "r", version, properties=asked)
+    reader.subscribe("#", qos=2)
+    reader.lose()
+    expected: list[tuple[str, bytes, int]] = []
+    for number in range(120):
+        kind = chance.choice(["small"] * 8 + ["large", "too large", "expired", "gone", "two"])
+        size = {"large": 5000, "too large": 7000}.get(kind, 10)
+        qos, name = 2 if kind == "two" else 1, chance.choice(["a", "b/" * 20, "c"])
+        payload = b"%d" % number + bytes(size)
+        properties = Properties(message_expiry_s=5) if kind == "expired" else NO_PROPERTIES
+        sender.send(Publish(name, payload, qos, packet_id=1, properties=properties))
+        place = Place("mqtt", 0, number)
+        bench.store()
+        if qos == 2:
+            sender.send(Acknowledgement(PUBREL, 1))
+        if kind == "gone":
+            del bench.messages[place]
+        elif kind != "expired" and (kind != "too large" or version != V5):
+            expected.append((name, payload, qos))
+    bench.pass_time(10)
+    reader = resume(bench, "r", version, properties=asked)
+    got, aliases = list[tuple[str, bytes, int]](), dict[int, str]()
+    while packets := reader.received():
+        for each in packets:
+            if type(each) is Publish:
+                alias = each.properties.topic_alias
+                if alias and each.topic:
+                    aliases[alias] = each.topic
+                got.append((each.topic or aliases[alias or 0], each.payload, each.qos))
+        reader.send(*[
+            Acknowledgement(PUBCOMP if type(each) is Acknowledgement else
+                            PUBACK if each.qos == 1 else PUBREC, each.packet_id)
+            for each in packets if isinstance(each, Publish | Acknowledgement)
+        ])  # fmt: skip
+    assert got == expected
+    outbound = bench.hub.sessions["r"].outbound
+    assert outbound.load == outbound.unacked == outbound.queue_bytes == 0
+
+
+def test_pubacks_of_what_was_not_sent_again_yet_do_not_widen_the_window() -> None:
+    bench = Bench()
+    sender, reader = bench.connect("s"), resume(bench, "r", V5)
+    reader.subscribe("t", qos=1)
+    publish(bench, sender, 5)
+    first = reader.received()
+    reader.lose()
+    small = Properties(session_expiry_s=60, receive_maximum=2)
+    reader = resume(bench, "r", V5, properties=small)
+    assert len(reader.received()) == 2
+    reader.send(*answers(first))
+    publish(bench, sender, 4)
+    assert [payload for _, payload in reader.publishes()] == [b"0", b"1"]
+
+
+def test_deliveries_that_were_slow_and_acknowledged_together_are_each_counted() -> None:
+    bench = Bench()
+    slow = bench.hub.delivery.slow
+    slow.limit(3000, 100, 300_000)
+    sender, reader = bench.connect("s"), bench.connect("r")
+    reader.subscribe("#", qos=1)
+    for name in ("first", "second", "third"):
+        publish(bench, sender, 1, topic=name)
+        bench.pass_time(2)
+    packets = reader.received()
+    reader.send(*answers([packets[1], packets[0], packets[2]]))
+    (found,) = slow.top(bench.now_ms)
+    assert (found.topic, found.latency_ms, found.count) == ("first", 6000, 2)
+    assert slow.noted == 2

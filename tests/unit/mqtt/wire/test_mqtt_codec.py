@@ -26,6 +26,7 @@ from lakemq.plugins.mqtt.wire.packets import (
     PacketType,
     Ping,
     Properties,
+    PubackRun,
     Publish,
     PublishRun,
     StoredRun,
@@ -205,6 +206,7 @@ def test_express_runs_hold_the_same_publishes(data: st.DataObject, version: int)
 def with_runs(decoder: Decoder, *names: str) -> Decoder:
     decoder.express = {name.encode(): None for name in names}
     decoder.stored = {name.encode(): name for name in names}
+    decoder.puback_runs = True
     return decoder
 
 
@@ -222,6 +224,8 @@ def unrolled(packets: list[Packet], version: int) -> list[Packet]:
                 Publish(each.route, payload, 1, packet_id=packet_id)
                 for packet_id, payload in zip(each.packet_ids, each.payloads, strict=True)
             ]
+        elif isinstance(each, PubackRun):
+            found += [Acknowledgement(PacketType.PUBACK, one) for one in each.packet_ids]
         else:
             found.append(each)
     return found
@@ -244,6 +248,47 @@ def test_runs_hide_nothing_that_is_wrong(seed: int, version: int) -> None:
     assert unrolled(runs.feed(bytes(stream)), version) == plain.feed(bytes(stream))
     assert str(runs.error) == str(plain.error)
     assert runs.held_bytes == plain.held_bytes
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+@pytest.mark.parametrize("seed", seeds(300))
+def test_runs_of_pubacks_hide_nothing_that_is_wrong(seed: int, version: int) -> None:
+    """However the bytes are cut, and whatever comes between: what comes one by one otherwise."""
+    chance = random.Random(seed)
+    ping, reason = Ping(PacketType.PINGREQ), Reason.UNSPECIFIED_ERROR if version == V5 else 0
+    sent: list[Packet] = [
+        chance.choice([
+            Acknowledgement(PacketType.PUBACK, packet_id),
+            Acknowledgement(PacketType.PUBACK, packet_id),
+            Acknowledgement(PacketType.PUBACK, packet_id, reason),
+            Acknowledgement(PacketType.PUBREC, packet_id), ping,
+        ] if chance.random() < 0.2 else [Acknowledgement(PacketType.PUBACK, packet_id)])
+        for packet_id in chance.choices(
+            range(1, chance.choice([9, 65_536])), k=chance.choice([2, 30, 700])
+        )
+    ]  # fmt: skip
+    stream = bytearray(b"".join(encode(each, version) for each in sent))
+    for _ in range(chance.randrange(3)):
+        stream[chance.randrange(len(stream))] = chance.choice([0, 1, 2, 3, 0x40, 0x41, 0x80, 0xFF])
+    runs, plain = with_runs(Decoder(200, version=version)), Decoder(200, version=version)
+    cut, found, expected = chance.randrange(len(stream)), list[Packet](), list[Packet]()
+    for part in (bytes(stream[:cut]), bytes(stream[cut:])):
+        if runs.error is None:
+            found += runs.feed(part)
+        if plain.error is None:
+            expected += plain.feed(part)
+    assert unrolled(found, version) == expected
+    assert str(runs.error) == str(plain.error)
+    assert runs.held_bytes == plain.held_bytes
+
+
+def test_pubacks_that_come_together_are_one_run() -> None:
+    pubacks = [Acknowledgement(PacketType.PUBACK, packet_id) for packet_id in range(1, 101)]
+    decoder = with_runs(Decoder(200, version=V5))
+    data = b"".join(encode(each, V5) for each in pubacks)
+    assert decoder.feed(data) == [PubackRun(list(range(1, 101)))]
+    decoder.one_by_one = True
+    assert decoder.feed(data) == pubacks[:1]
 
 
 def decoded(data: bytes, version: int, packet_max_bytes: int = 1 << 20) -> list[Packet]:
