@@ -117,16 +117,16 @@ class _Copies:
     def __init__(self) -> None:
         self.left = COPIES_MAX_BYTES
 
-    def value(self, delivery: Delivery) -> list[Any] | None:
+    def value(self, delivery: Delivery) -> tuple[Any, ...] | None:
         """A delivery as msgpack value; None: it cannot be kept."""
-        head = [delivery.qos, delivery.retain, list(delivery.identifiers)]
-        if delivery.place is not None:
-            return [*head, list(delivery.place)]
-        message = delivery.message
-        if message is None or message.size_bytes > self.left:
-            return None
-        self.left -= message.size_bytes
-        return [*head, _message_value(message)]
+        content: Any = delivery.place
+        if content is None:
+            message = delivery.message
+            if message is None or message.size_bytes > self.left:
+                return None
+            self.left -= message.size_bytes
+            content = _message_value(message)
+        return (delivery.qos, delivery.retain, delivery.identifiers, content)
 
 
 def _delivery(value: Any) -> Delivery:
