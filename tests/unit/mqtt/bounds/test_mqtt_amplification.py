@@ -6,15 +6,17 @@ import pytest
 
 from lakemq.plugins.mqtt.session.connection import OUT_MAX_BYTES
 from lakemq.plugins.mqtt.session.progress import ROUTES_MAX
-from lakemq.plugins.mqtt.session.subscribing import RETAINED_PER_TURN
+from lakemq.plugins.mqtt.session.subscribing import RETAINED_BYTES_PER_TURN, RETAINED_PER_TURN
 from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.wire.encoding import encode
 from lakemq.plugins.mqtt.wire.packets import (
+    NO_LOCAL,
     V5,
     V311,
     Acknowledgement,
     Filter,
     PacketType,
+    Properties,
     Publish,
     Suback,
     Subscribe,
@@ -52,8 +54,10 @@ def test_filters_that_all_ask_for_everything() -> None:
     bench = retaining(3 * RETAINED_PER_TURN)
     device = bench.connect("d", version=V5)
     device.send(Subscribe(1, (Filter("#"), Filter("+/#"), Filter("r/+"), Filter("r/#"))))
-    assert len(device.connection.out) <= RETAINED_PER_TURN + 1
-    got = [each.topic for each in device.received() if isinstance(each, Publish)]
+    got = [each.topic for each in device.decoded() if isinstance(each, Publish)]
+    assert len(got) == RETAINED_PER_TURN
+    got += [each.topic for each in device.received() if isinstance(each, Publish)]
+    assert bench.hub.delivery.sent == device.connection.traffic.sent[0] == len(got)
     assert len(got) == 4 * 3 * RETAINED_PER_TURN
     assert len(set(got)) == 3 * RETAINED_PER_TURN
 
@@ -65,17 +69,71 @@ def test_a_filter_that_is_asked_for_twice_in_one_packet_is_served_once() -> None
     assert len(device.publishes()) == 10
 
 
-def test_what_changes_before_its_turn_is_not_sent_as_it_was() -> None:
+@pytest.mark.parametrize("payload", [b"newer", b""])
+def test_what_changes_before_its_turn_is_not_sent_as_it_was(payload: bytes) -> None:
+    """Nor is what is forgotten."""
     bench = retaining(2 * RETAINED_PER_TURN)
     device, sender = bench.connect("d"), bench.connect("s")
     device.send(Subscribe(1, (Filter("#"),)))
     sent = {each.topic for each in device.decoded() if isinstance(each, Publish)}
-    first, second, *_ = sorted({f"r/{n}" for n in range(2 * RETAINED_PER_TURN)} - sent)
-    sender.send(Publish(first, b"newer", retain=True), Publish(second, b"", retain=True))
+    changed = min({f"r/{n}" for n in range(2 * RETAINED_PER_TURN)} - sent)
+    sender.send(Publish(changed, payload, retain=True))
     got = [(each.topic, each.payload) for each in device.received() if isinstance(each, Publish)]
-    assert [payload for topic, payload in got if topic == first] == [b"newer"]
-    assert [payload for topic, payload in got if topic == second] == [b""]
+    assert [found for topic, found in got if topic == changed] == [payload]
     assert len(got) == RETAINED_PER_TURN
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_turn_sends_a_bounded_amount_of_retained_messages(qos: int) -> None:
+    bench = Bench(bindings=(), delivery=DeliveryLimits(inflight_max=10_000))
+    sender, device = bench.connect("s"), bench.connect("d")
+    for number in range(2500):
+        size = 4000 if number < 500 else 1
+        sender.send(Publish(f"r/{number}", bytes(size), qos, retain=True, packet_id=qos))
+    device.send(Subscribe(1, (Filter("#", qos),)))
+    turns = []
+    while got := [len(each.payload) for each in device.decoded() if isinstance(each, Publish)]:
+        turns.append(got)
+        bench.turn()
+    assert sum(map(len, turns)) == 2500
+    assert max(map(len, turns)) <= RETAINED_PER_TURN
+    assert max(map(sum, turns)) <= RETAINED_BYTES_PER_TURN + 4000
+
+
+def test_retained_messages_that_are_too_large_or_ones_own_are_left_out() -> None:
+    bench = Bench(bindings=())
+    small = Properties(packet_max_bytes=200)
+    device = bench.connect("d", version=V5, properties=small)
+    sender = bench.connect("s")
+    for number in range(9):
+        sender.send(Publish(f"r/{number}", bytes(120 * (number % 3) + 1), retain=True))
+    device.send(Publish("r/own", b"mine", retain=True))
+    device.send(Subscribe(1, (Filter("#", NO_LOCAL), Filter("r/#"))))
+    got = [each.topic for each in device.received() if isinstance(each, Publish)]
+    fitting = {f"r/{number}" for number in range(9) if number % 3 < 2}
+    assert len(got) == 2 * 6 + 1 and set(got) == {*fitting, "r/own"}
+    assert bench.hub.delivery.dropped_too_large == 2 * 3
+
+
+def test_retained_messages_wait_behind_large_publishes() -> None:
+    bench = retaining(5, bytes(200_000))
+    device, sender = bench.connect("d", version=V5), bench.connect("s")
+    device.subscribe("live")
+    for _ in range(13):
+        sender.send(Publish("live", bytes(310_000)))
+    device.send(Subscribe(2, (Filter("r/#"),)))
+    assert waiting_bytes(device) <= OUT_MAX_BYTES + 201_000
+    assert len(device.publishes()) == 13 + 5
+    assert bench.hub.delivery.dropped_qos_0 == 0
+
+
+def test_a_client_whose_socket_is_full_gets_no_retained_messages_on_top() -> None:
+    bench = retaining(5)
+    device = bench.connect("d")
+    device.connection.blocked = True
+    device.send(Subscribe(1, (Filter("#"),)))
+    assert device.publishes() == []
+    assert bench.hub.delivery.dropped_qos_0 == 5
 
 
 def test_unsubscribing_ends_what_is_due() -> None:
@@ -114,9 +172,11 @@ def test_large_publishes_beyond_a_bound_wait_in_the_queue_of_their_session() -> 
         sender.send(Publish("t", bytes(200_000), 1, packet_id=number))
     assert waiting_bytes(device) <= OUT_MAX_BYTES + 200_100
     got = 0
-    while publishes := [each for each in device.received() if isinstance(each, Publish)]:
+    while publishes := [each for each in device.decoded() if isinstance(each, Publish)]:
         got += len(publishes)
+        assert waiting_bytes(device) <= OUT_MAX_BYTES + 200_100
         device.send(*(Acknowledgement(PacketType.PUBACK, each.packet_id) for each in publishes))
+        assert waiting_bytes(device) <= OUT_MAX_BYTES + 200_100
     assert got == 100
 
 

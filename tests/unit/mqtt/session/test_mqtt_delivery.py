@@ -389,7 +389,7 @@ def test_pubacks_that_come_together_open_the_window_by_as_many() -> None:
     reader.subscribe("t", qos=1)
     publish(bench, sender, 500)
     outbound, got, out = bench.hub.sessions["r"].outbound, list[bytes](), list[Packet]()
-    chance = random.Random(7)
+    chance, pieces, answered = random.Random(7), len(reader.connection.out), 0
     while packets := reader.received():
         out += packets
         assert len(out) == len(outbound.inflight) == outbound.unacked <= 40
@@ -397,12 +397,16 @@ def test_pubacks_that_come_together_open_the_window_by_as_many() -> None:
         count = chance.randrange(1, len(out) + 1)
         # what is nobody's, and what was finished before, changes nothing
         more = [Acknowledgement(PUBACK, 60_000), *answers(out[:1])]
+        answered += count + len(more)
         reader.send(*answers(out[:count]), *more)
         del out[:count]
+        pieces += len(reader.connection.out)
+    assert reader.connection.traffic.packets_received == 2 + answered  # CONNECT, SUBSCRIBE
     reader.send(*answers(out))
     assert got == [b"%d" % number for number in range(500)]
     assert outbound.load == outbound.unacked == outbound.queue_bytes == 0
-    assert bench.hub.delivery.sent == reader.connection.traffic.sent[1] == 500
+    traffic = reader.connection.traffic
+    assert bench.hub.delivery.sent == traffic.sent[1] == pieces + traffic.packets_sent == 500
 
 
 def test_a_puback_for_qos_2_among_others_ends_the_connection_behind_those_before_it() -> None:
