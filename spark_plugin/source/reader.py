@@ -43,6 +43,7 @@ from lakemq.spark_plugin.source.offsets import (
 )
 from lakemq.spark_plugin.source.options import Boundary, ReadOptions
 from lakemq.spark_plugin.source.planning import OffsetRange, TopicView
+from lakemq.spark_plugin.worker_process import SentToWorker, freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +57,7 @@ class RangePartition(InputPartition):
         self.offsets = offsets
 
 
-class _JournalReader:
+class _JournalReader(SentToWorker):
     """What both readers share: the options, views of the journal, and reading a range."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
@@ -161,6 +162,7 @@ class BatchReader(_JournalReader, DataSourceReader):
         # Spark calls with an InputPartition of its own when there is nothing to read.
         if isinstance(partition, RangePartition):
             yield from self.read_range(partition.offsets)
+            freeze_imports()
 
 
 class FilteringReader(BatchReader):
@@ -205,6 +207,10 @@ class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvaila
         super().__init__(options, columns)
         self._target: dict[str, TopicCursor] | None = None
         self._last_batch_s = time.monotonic()
+        self._seen: dict[str, TopicView] | None = None
+        """What the journal held when `latestOffset` was called last."""
+        self._given: dict[str, Any] | None = None
+        """What that call answered."""
 
     @plainly
     def initialOffset(self) -> dict[str, Any]:
@@ -239,7 +245,15 @@ class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvaila
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next micro-batch within `limit`; `start` itself while there is too little
         to begin one."""
-        view = self.view()
+        # Spark asks `reportLatestOffset` and `partitions` within the same trigger: one view serves
+        # all three.
+        self._seen = view = self.view()
+        self._given = self._next_end(start, limit, view)
+        return self._given
+
+    def _next_end(
+        self, start: dict[str, Any], limit: ReadLimit, view: dict[str, TopicView]
+    ) -> dict[str, Any]:
         before = cursor_from_json(start)
         # A checkpoint may be days old: what retention took since is reported before a batch is
         # planned over it.
@@ -276,13 +290,16 @@ class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvaila
         return {name: topic for name, topic in self._target.items() if name in end}
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """The ends of the partitions now, for Spark's metrics."""
-        return cursor_to_json(planning.latest(self.view()))
+        """The ends of the partitions, as the trigger's `latestOffset` saw them, for Spark's
+        metrics."""
+        return cursor_to_json(planning.latest(self._seen or self.view()))
 
     @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan one micro-batch, in the driver; the same offsets each time it is run."""
-        view, strict = self.view(), self.options.fail_on_data_loss
+        # A batch of an earlier run is planned before `latestOffset` was ever called.
+        view = self._seen if self._seen is not None and end == self._given else self.view()
+        strict = self.options.fail_on_data_loss
         first = planning.repair(cursor_from_json(start), view, strict).cursor
         last = cursor_from_json(end)
         if not strict:  # a planned batch is run again, but its topic is gone since
@@ -293,6 +310,7 @@ class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvaila
         """The records of one task's range, in an executor."""
         if isinstance(partition, RangePartition):
             yield from self.read_range(partition.offsets)
+            freeze_imports()
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: Spark's checkpoint holds the offsets."""
