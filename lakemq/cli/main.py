@@ -7,6 +7,7 @@ product and its plugins are half a second of imports.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from importlib.util import find_spec
 
@@ -32,6 +33,9 @@ def main() -> None:
 
         app()
     else:
+        # Exports fork to start Spark's JVM; gRPC's fork handlers, which it takes up when it is
+        # imported, crash some of these children before they are the JVM.
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         from lakemq.cli.commands import run
 
         run()
