@@ -1,5 +1,5 @@
-"""A Spark session that starts when it is needed: what a broker or a table refuses is told before,
-and an export that is caught up needs none."""
+"""Spark, started when it is needed: what a broker or a table refuses is told before, and an export
+that is caught up needs none."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING
 from lakemq.spark_plugin.errors import ExportError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from lakemq.spark_plugin.session import Spark
 
 Starting = Callable[[], contextlib.AbstractContextManager[object]]
 
 
 class LazySpark:
-    """Starts one session for all threads."""
+    """Starts one Spark for all threads."""
 
     def __init__(
-        self, start: Callable[[], SparkSession], starting: Starting, stop: threading.Event
+        self, start: Callable[[], Spark], starting: Starting, stop: threading.Event
     ) -> None:
-        """`starting` shows that the session starts; once `stop` is set none is given."""
+        """`starting` shows that Spark starts; once `stop` is set none is given."""
         self._start = start
         self._starting = starting
         self._stop = stop
         self._lock = threading.Lock()
-        self._spark: SparkSession | None = None
+        self._spark: Spark | None = None
 
     @property
     def is_started(self) -> bool:
-        """Whether there is a session."""
+        """Whether there is one."""
         return self._spark is not None
 
-    def get(self) -> SparkSession:
-        """The session. ExportError if the export was stopped before it was there."""
+    def get(self) -> Spark:
+        """Spark. ExportError if the export was stopped before it was there."""
         with self._lock:
             if self._spark is None and not self._stop.is_set():
                 with self._starting():
@@ -45,7 +45,7 @@ class LazySpark:
             return self._spark
 
     def close(self) -> None:
-        """Stop the session, if there is one; its JVM may be gone."""
+        """Stop it, if there is one; its JVM may be gone."""
         from py4j.protocol import Py4JError
 
         if self._spark is not None:

@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, Final
 from lakemq.spark_plugin.errors import ExportError, MissingDependency
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+    Spark: TypeAlias = SparkContext | SparkSession
 
 JAVA_VERSION_MIN: Final = 17
 _LOG4J: Final = Path(__file__).parent / "export" / "log4j2.properties"
@@ -70,16 +75,29 @@ def remote_of(master: str | None) -> str:
     return os.environ.get("SPARK_REMOTE", "")
 
 
-def parallelism_of(spark: SparkSession) -> int:
-    """How many tasks run at the same time."""
+def context_of(spark: Spark) -> SparkContext | None:
+    """What runs RDDs; None: a session of Spark Connect, which has none."""
+    from pyspark import SparkContext
     from pyspark.errors import PySparkAttributeError
+
+    if isinstance(spark, SparkContext):
+        return spark
+    try:
+        return spark.sparkContext
+    except PySparkAttributeError:
+        return None
+
+
+def parallelism_of(spark: Spark) -> int:
+    """How many tasks run at the same time."""
     from pyspark.sql import functions
 
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except PySparkAttributeError:  # Spark Connect tells by what it does
-        parts = spark.range(10_000).select(functions.spark_partition_id())
-        return int(parts.distinct().count())
+    context = context_of(spark)
+    if context is not None:
+        return int(context.defaultParallelism)
+    # Spark Connect tells by what it does
+    parts = session_of(spark).range(10_000).select(functions.spark_partition_id())
+    return int(parts.distinct().count())
 
 
 def open_session(name: str, master: str | None = None) -> SparkSession:
@@ -89,12 +107,42 @@ def open_session(name: str, master: str | None = None) -> SparkSession:
     check_installed(master)
     if remote := remote_of(master):
         return _connect(name, remote)
-    from pyspark import SparkConf
     from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.config(map={**_settings(name, master)})
+    with _without_noise(), _apart_from_sigterm():
+        return builder.getOrCreate()
+
+
+def open_spark(name: str, master: str | None = None, *, sql: bool = False) -> Spark:
+    """As `open_session`; without `sql` of a Spark that runs here only its context, which is there
+    some seconds before a session is: enough for RDDs."""
+    if sql:
+        return open_session(name, master)
+    check_installed(master)
+    if remote := remote_of(master):
+        return _connect(name, remote)
+    from pyspark import SparkConf, SparkContext
+
+    conf = SparkConf().setAll(list(_settings(name, master).items()))
+    with _without_noise(), _apart_from_sigterm():
+        return SparkContext.getOrCreate(conf)
+
+
+def session_of(spark: Spark) -> SparkSession:
+    """The session, for SQL."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate() if isinstance(spark, SparkContext) else spark
+
+
+def _settings(name: str, master: str | None) -> dict[str, str]:
+    """Of a Spark that runs here, and what its environment needs."""
+    from pyspark import SparkConf
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = SparkConf()
-    builder = SparkSession.builder.appName(name)
     defaults = {
         "spark.master": master or "local[*]",
         "spark.ui.enabled": "false",
@@ -104,16 +152,19 @@ def open_session(name: str, master: str | None = None) -> SparkSession:
     }
     if (master or conf.get("spark.master", "local")).startswith("local["):
         defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    for key, value in defaults.items():
-        if not conf.contains(key) or (key == "spark.master" and master):
-            builder = builder.config(key, value)
     java_options = f"-Dlog4j2.configurationFile=file:{_LOG4J} " + (
         conf.get("spark.driver.extraJavaOptions", "") or ""
     )
-    builder = builder.config("spark.driver.extraJavaOptions", java_options.strip())
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it prints what is raised here as well
-    with _without_noise(), _apart_from_sigterm():
-        return builder.getOrCreate()
+    return {
+        "spark.app.name": name,
+        "spark.driver.extraJavaOptions": java_options.strip(),
+        **{
+            key: value
+            for key, value in defaults.items()
+            if not conf.contains(key) or (key == "spark.master" and master)
+        },
+    }
 
 
 def _connect(name: str, remote: str) -> SparkSession:

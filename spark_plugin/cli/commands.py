@@ -256,7 +256,7 @@ def _run(settings: ExportSettings, run: RunOptions, master: str) -> None:
     """Export until caught up, or until Ctrl-C or SIGTERM, which let running commits finish."""
     from rich.console import Console
 
-    from lakemq.spark_plugin.session import check_installed, open_session, parallelism_of
+    from lakemq.spark_plugin.session import check_installed, open_spark, parallelism_of
 
     check_installed(master or None)  # the next imports need them
 
@@ -290,8 +290,9 @@ def _run(settings: ExportSettings, run: RunOptions, master: str) -> None:
         port = serve(job.metrics, run.metrics)
         console.print(f"status and metrics at port {port}", highlight=False)
     bar = progress_bar(console)
+    name = f"lakemq export {settings.topic or pattern}"
     spark = LazySpark(
-        lambda: open_session(f"lakemq export {settings.topic or pattern}", master or None),
+        lambda: open_spark(name, master or None, sql=bool(settings.sql)),
         lambda: starting_spark(console, bar),
         job.stop,
     )

@@ -15,10 +15,10 @@ from lakemq.spark_plugin.export.decoding.column_types import META, Evolve
 from lakemq.spark_plugin.export.decoding.rows import dead_letter_schema
 from lakemq.spark_plugin.export.job.evolving import decoded_schema
 from lakemq.spark_plugin.export.job.exporter import Exporter, RunTasks, describe_topic, pause
-from lakemq.spark_plugin.export.job.fused_source import run_tasks
 from lakemq.spark_plugin.export.job.landing import Landing, OneTable
 from lakemq.spark_plugin.export.job.ledger import ledger_schema, read_state
 from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.spark_tasks import run_tasks
 from lakemq.spark_plugin.export.job.task_results import TaskResult
 from lakemq.spark_plugin.export.job.write_task import WriteTask
 from lakemq.spark_plugin.export.maintenance.audit import PartitionAudit, audit, offset_columns
@@ -34,7 +34,7 @@ from lakemq.spark_plugin.export.tables.target import LEDGER, Target
 from lakemq.spark_plugin.export.upserting.key import check_key
 from lakemq.spark_plugin.export.upserting.upsert_table import UpsertTable
 from lakemq.spark_plugin.lazy_session import LazySpark
-from lakemq.spark_plugin.session import parallelism_of
+from lakemq.spark_plugin.session import parallelism_of, session_of
 from lakemq.spark_plugin.source.broker_reader import client_of, read_arrow, view_of
 from lakemq.spark_plugin.source.broker_reader import open_client as connect
 
@@ -42,11 +42,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from lakemq.spark_plugin.session import Spark
+
 
 _ANONYMOUS = Access()
 
 
-def open_exporter(spark: SparkSession | LazySpark, settings: ExportSettings) -> Exporter:
+def open_exporter(spark: Spark | LazySpark, settings: ExportSettings) -> Exporter:
     """An exporter whose tasks run in Spark's executors. A lazy session starts with the first of
     them, after one record was read here."""
     # Before a table is opened, which creates it: without a broker nothing is left behind.
@@ -79,11 +81,14 @@ def check_readable(settings: ExportSettings, tasks: Sequence[WriteTask]) -> None
                 raise
 
 
-def _query(spark: SparkSession, settings: ExportSettings) -> SqlQuery | None:
+def _query(spark: Spark, settings: ExportSettings) -> SqlQuery | None:
     if not settings.sql:
         return None
     return SqlQuery(
-        spark.newSession(), settings.sql, decoded_schema(settings), settings.target.storage
+        session_of(spark).newSession(),
+        settings.sql,
+        decoded_schema(settings),
+        settings.target.storage,
     )
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lakemq.spark_plugin.errors import ExportError, OptionError
-from lakemq.spark_plugin.export.job.fused_source import error_of_task
+from lakemq.spark_plugin.export.job.spark_tasks import error_of_task
 from lakemq.spark_plugin.export.job.write_task import schema_from_text, schema_to_text
 from lakemq.spark_plugin.export.tables.file_writer import PartitionedWriter
 from lakemq.spark_plugin.export.tables.files import NO_OPTIONS, Folder

@@ -14,12 +14,17 @@ import pytest
 from typer.testing import CliRunner
 
 import lakemq
+from lakemq.plugins.native.sdk.arrow import arrow_schema
 from lakemq.spark_plugin import session
+from lakemq.spark_plugin.access import Access
 from lakemq.spark_plugin.cli import commands
 from lakemq.spark_plugin.errors import DataLossError
+from lakemq.spark_plugin.export.job import spark_tasks
 from lakemq.spark_plugin.export.job.run import open_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.write_task import WriteTask, schema_to_text
 from lakemq.spark_plugin.export.tables.target import Target
+from lakemq.spark_plugin.source.planning import OffsetRange
 from tests.support.spark.lake_tables import FORMATS, data_paths, places, read_table, target_in
 from tests.support.spark.session import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
 
@@ -64,6 +69,20 @@ def test_a_topic_lands_once_in_every_format(spark, node, client, kind, tmp_path:
         f'SELECT "partition", "offset", decode("value") FROM read_parquet({files}) ORDER BY ALL'
     ).fetchall()
     assert rows == [(p, n, f'{{"n":{n},"room":"r{p}"}}') for p, n in expected]
+
+
+def test_without_rdds_tasks_run_as_arrow(spark, node, client, tmp_path: Path, monkeypatch):
+    """As over Spark Connect; a task's error comes as it was there, too."""
+    monkeypatch.setattr(spark_tasks, "context_of", lambda _: None)
+    client.create_topic("arrow", partitions=2)
+    send(client, "arrow", 50)
+    settings = ExportSettings(node.native, "arrow", target_in(tmp_path, "delta"), "e")
+    assert run(spark, settings) == 100
+    assert places(read_table(settings.target)) == [(p, n) for p in range(2) for n in range(50)]
+    schema = schema_to_text(arrow_schema())
+    gone = WriteTask(node.native, OffsetRange("arrow", 32 * "0", 0, 0, 50), "", "", schema)
+    with pytest.raises(DataLossError, match="arrow-0: offsets 0 to 49 cannot be read"):
+        spark_tasks.run_tasks(spark, Access(), [gone])
 
 
 def test_what_a_task_finds_wrong_is_raised_as_it_was(spark, node, client, tmp_path, monkeypatch):
@@ -190,7 +209,7 @@ def test_the_command_takes_many_topics_a_query_and_bounds(
 
 
 def test_what_the_broker_refuses_is_said_before_spark_starts(node, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(session, "open_session", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(session, "open_spark", lambda *_, **__: pytest.fail("Spark was started"))
     monkeypatch.setattr(commands, "_stop_on_signals", lambda _: None)
     arguments = ["--bootstrap", node.native, "--to", "delta", "--path", str(tmp_path / "d")]
     answer = CliRunner().invoke(commands.export_app, [*arguments, "--topic", "nowhere"])
@@ -199,7 +218,7 @@ def test_what_the_broker_refuses_is_said_before_spark_starts(node, tmp_path: Pat
 
 
 def test_a_topic_without_records_needs_no_spark(node, client, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(session, "open_session", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(session, "open_spark", lambda *_, **__: pytest.fail("Spark was started"))
     monkeypatch.setattr(commands, "_stop_on_signals", lambda _: None)
     client.create_topic("empty")
     arguments = ["--bootstrap", node.native, "--to", "delta", "--path", str(tmp_path / "d")]

@@ -15,15 +15,19 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from lakemq.spark_plugin.export.job import fused_source
-from lakemq.spark_plugin.export.job.run import open_exporter
+from lakemq.spark_plugin.access import Access
+from lakemq.spark_plugin.export.job import run, write_task
 from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.spark_tasks import run_tasks
+from lakemq.spark_plugin.export.job.task_results import TaskResult
+from lakemq.spark_plugin.export.job.write_task import WriteTask
 from lakemq.spark_plugin.export.tables.target import Target
 from lakemq.spark_plugin.sink.sink import StreamWriter
 from lakemq.spark_plugin.source.source import LakeMQSource
@@ -70,18 +74,11 @@ class Attempt:
             time.sleep(0.05)
 
 
-class SlowReader(fused_source.FusedReader):
-    def read(self, partition: Any) -> Iterator[tuple[Any, ...]]:
-        first = json.loads(partition.value)["offsets"]
-        attempt = Attempt(marks_of(), f"at{first[3]}")
-        rows = list(super().read(partition))
-        attempt.done()
-        yield from rows
-
-
-class SlowFusedSource(fused_source.FusedSource):
-    def reader(self, schema: Any) -> SlowReader:
-        return SlowReader(self.options["tasks"], self.options.get("accessToken", ""))
+def slow_run(task: WriteTask, access: Access) -> Iterator[TaskResult]:
+    attempt = Attempt(marks_of(), f"at{task.offsets.start}")
+    results = list(write_task.run(task, access))
+    attempt.done()
+    yield from results
 
 
 class SlowWriter(StreamWriter):
@@ -120,8 +117,8 @@ def open_spark(master: str, marks: str) -> SparkSession:
 def export(spark: SparkSession, text: str) -> None:
     value = json.loads(text)
     value["target"] = Target(**value["target"])
-    fused_source.FusedSource = SlowFusedSource  # type: ignore[misc]  # what its tasks run as
-    exporter = open_exporter(spark, ExportSettings(**value))
+    run.run_tasks = partial(run_tasks, run_task=slow_run)  # type: ignore[assignment]
+    exporter = run.open_exporter(spark, ExportSettings(**value))
     exporter.start()
     while exporter.step():
         pass

@@ -9,7 +9,7 @@ import pytest
 
 from lakemq.spark_plugin import session
 from lakemq.spark_plugin.errors import ExportError, MissingDependency, TopicRecreated
-from lakemq.spark_plugin.export.job.fused_source import error_of_task
+from lakemq.spark_plugin.export.job.spark_tasks import error_of_task
 
 
 def test_a_missing_package_is_named(monkeypatch):
