@@ -182,6 +182,7 @@ def test_what_the_journal_has_no_longer_is_gone(reads: Reads) -> None:
     reads.load()
     assert payloads(waiting) == [None, None, b"9", None]
     assert [each.gone for each in [*waiting, *deleted]] == [True, True, False, True, True]
+    assert reads.log.fetches == 3  # it says where it begins
 
 
 def test_a_batch_that_is_corrupt_inside_is_passed_over(reads: Reads) -> None:
