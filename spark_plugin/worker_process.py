@@ -28,8 +28,8 @@ class SentToWorker:
 
 
 def acknowledge_received() -> None:
-    """Have all TCP sockets of this process acknowledge what they have received, and send without
-    delay. Does nothing where there is no TCP_QUICKACK."""
+    """Have all TCP sockets of this process acknowledge what they have received. Does nothing where
+    there is no TCP_QUICKACK."""
     if not hasattr(socket, "TCP_QUICKACK") or not os.path.isdir(_SOCKETS):
         return
     for name in os.listdir(_SOCKETS):
@@ -39,7 +39,6 @@ def acknowledge_received() -> None:
                 with socket.socket(fileno=os.dup(int(name))) as each:
                     if each.family in _TCP and each.type == socket.SOCK_STREAM:
                         each.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-                        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def freeze_imports() -> None:
