@@ -22,6 +22,7 @@ from lakemq.plugins.mqtt.session.progress import ROUTES_MAX, Route
 from lakemq.plugins.mqtt.session.receipt import Receipt, receive_span
 from lakemq.plugins.mqtt.state.appends import AppendCallback, Outcome
 from lakemq.plugins.mqtt.state.delivery import Delivery
+from lakemq.plugins.mqtt.state.peer import Peer
 from lakemq.plugins.mqtt.state.records import client_header, qos_2_header, record_headers
 from lakemq.plugins.mqtt.state.sessions import NOWHERE, Session
 from lakemq.plugins.mqtt.state.states import State
@@ -268,8 +269,10 @@ def _begin(connection: Connection, packet: Publish, now_ms: int) -> bool:
     if known is not None:
         # [MQTT-4.3.3-10]: answered again when it is stored, not taken again; once on a connection,
         # for a second PUBREC may come as if it were for the next publish under the identifier.
-        if isinstance(known, Place) and packet.packet_id not in connection.inflow.storing_2:
+        if isinstance(known, Place) and packet.packet_id not in connection.inflow.unsaid_2:
             connection.write(PUBREC + packet.packet_id.to_bytes(2, "big"))
+        elif not isinstance(known, Place):
+            connection.inflow.unsaid_2.add(packet.packet_id)
         return False
     is_full = packet.qos == 2 and len(session.incoming) >= SHARED_INCOMING_MAX
     if is_full and connection.hub.ended is not None:
@@ -280,6 +283,7 @@ def _begin(connection: Connection, packet: Publish, now_ms: int) -> bool:
         inflow.qos_1 += 1
     else:
         inflow.qos_2.add(packet.packet_id)
+        inflow.unsaid_2.add(packet.packet_id)
     # [MQTT-3.3.4-7] binds the client. A server that sees it broken may disconnect (0x93); this one
     # by default reads more slowly (`Connection.overloaded`). 3.1.1 has no such bound.
     if (
@@ -355,6 +359,8 @@ def _in_turn(connection: Connection, packet: Publish, answer: Callable[[], None]
 
 
 def _acknowledge_in_turn(connection: Connection, packet: Publish, now_ms: int) -> None:
+    if packet.qos == 2:
+        connection.inflow.unsaid_2.add(packet.packet_id)
     answer = partial(_acknowledge, connection, packet.packet_id, packet.qos, NOWHERE, now_ms)
     _in_turn(connection, packet, answer)
 
@@ -390,10 +396,21 @@ def _acknowledge(
 
 
 def _say_received(session: Session, packet_id: int) -> None:
-    """PUBREC, on the connection that the client has by now."""
-    peer = session.connection
-    if peer is not None and peer.state is State.CONNECTED:
+    """PUBREC, if the client waits for it: one that has come back sends its PUBLISH again first."""
+    peer = _waiting(session, packet_id)
+    if peer is not None:
         peer.write(PUBREC + packet_id.to_bytes(2, "big"))
+
+
+def _waiting(session: Session, packet_id: int) -> Peer | None:
+    """The connection on which a QoS 2 publish came last, to be answered now; None: that is gone."""
+    peer = session.connection
+    if peer is None or peer.state is not State.CONNECTED:
+        return None
+    if packet_id not in peer.inflow.unsaid_2:
+        return None
+    peer.inflow.unsaid_2.discard(packet_id)
+    return peer
 
 
 def _answer(connection: Connection, packet_id: int, qos: int, reason: Reason, text: str) -> None:
@@ -424,8 +441,6 @@ def settled(
     # client sends it again and it is stored twice, which QoS 1 allows (4.3.2).
     live = connection.state is State.CONNECTED
     connection.inflow.qos_1 -= qos == 1
-    if qos == 2:
-        connection.inflow.storing_2.discard(packet_id)
     session = connection.session
     if qos == 2 and session is not None and not isinstance(outcome, Place):
         known = session.incoming.get(packet_id)
@@ -443,18 +458,20 @@ def settled(
         "not_stored", connection.client_id, "", why=f"packet {packet_id} at QoS {qos}: {outcome}"
     )
     connection.inflow.qos_2.discard(packet_id)
+    waiting: Peer | None = connection if qos and live else None
     if qos == 2 and session is not None:
         # The next PUBLISH under this identifier is a new one [MQTT-4.3.3-9].
         session.incoming.pop(packet_id, None)
-    if not qos or not live:
+        waiting = _waiting(session, packet_id)
+    if waiting is None:
         return
     # One that may come to be stored yet must not be finished with: its identifier would be taken
     # for its own under the next PUBLISH.
     is_open = qos == 2 and isinstance(outcome, NotLeader | OutcomeUnknown)
-    if connection.version == V5 and not is_open:
+    if connection.version == V5 and not is_open and waiting is connection:
         _answer(connection, packet_id, qos, publish_reason(outcome), str(outcome))
     else:  # 3.1.1 cannot refuse, either: without an acknowledgement the client sends it again
-        connection.close(Reason.SERVER_UNAVAILABLE, f"not stored: {outcome}", now_ms)
+        waiting.close(Reason.SERVER_UNAVAILABLE, f"not stored: {outcome}", now_ms)
 
 
 _AWAITED: Final = {

@@ -33,8 +33,8 @@ class Inflow:
     """Packet identifiers of QoS 1 and 2 publishes that have not been answered, as they came:
     partitions and topics store theirs each at its own time, and answers must keep the order of the
     publishes [MQTT-4.6.0-2], [MQTT-4.6.0-3]."""
-    storing_2: set[int] = field(default_factory=set)
-    """Those of them of QoS 2 that go to storage; looked up for each that is repeated."""
+    unsaid_2: set[int] = field(default_factory=set)
+    """QoS 2 publishes that came, or came again, on this connection and have had no PUBREC on it."""
     early: dict[int, deque[Callable[[], None]]] = field(default_factory=dict)
     """Answers that wait for those before them."""
 
@@ -44,8 +44,6 @@ class Inflow:
         self.appends_bytes += size_bytes
         if qos:
             self.order.append(packet_id)
-        if qos == 2:
-            self.storing_2.add(packet_id)
 
     def take(self, packet_ids: Sequence[int]) -> bool:
         """Whether these are the next to be answered; they are taken off then."""

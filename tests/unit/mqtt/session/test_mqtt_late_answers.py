@@ -102,6 +102,61 @@ def test_a_publish_that_comes_twice_on_a_connection_is_answered_once() -> None:
     assert kinds(device) == [(PUBCOMP, 0)]
 
 
+@pytest.mark.parametrize("heard", [False, True], ids=["stored", "heard"])
+@pytest.mark.parametrize("repeated", ["before", "behind"])
+def test_a_client_that_came_back_is_answered_once(heard: bool, repeated: str) -> None:
+    """It sends its PUBLISH again, before or behind what it is answered by."""
+    bench = Late()
+    device = bench.device()
+    device.send(publish(b"1"))
+    if heard:
+        first = bench.hear()
+    else:
+        (first,) = bench.hub.outbox.appends.take()
+    device.lose()
+    device = bench.device()
+    if repeated == "before":
+        device.send(publish(b"1", dup=True))
+        assert kinds(device) == ([(PUBREC, 0)] if heard else [])
+    bench.answer(first, 0)
+    if repeated == "behind":
+        assert kinds(device) == [], "it will send it again"
+        device.send(publish(b"1", dup=True))
+    assert kinds(device) == ([] if heard and repeated == "before" else [(PUBREC, 0)])
+    device.send(Acknowledgement(PUBREL, 7))
+    bench.settle()
+    assert kinds(device) == [(PUBCOMP, 0)]
+    # The identifier is free for another publish, which is answered when it is stored.
+    device.send(publish(b"2"))
+    assert kinds(device) == []
+    (second,) = bench.hub.outbox.appends.take()
+    bench.answer(second, 1)
+    assert kinds(device) == [(PUBREC, 0)]
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_a_client_that_came_back_hears_that_its_publish_is_not_stored(version: int) -> None:
+    bench = Late()
+    options: dict[str, Any] = {"version": version, "clean": False}
+    if version == V5:
+        options["properties"] = LASTING
+    device = bench.connect("d", **options)
+    device.send(publish(b"1"))
+    (first,) = bench.hub.outbox.appends.take()
+    device.lose()
+    device = bench.connect("d", **options)
+    device.send(publish(b"1", dup=True))
+    first.fail(StorageFull("no room"), bench.now_ms)
+    bench.settle()
+    assert device.connection.closing is not None
+    device.lose()
+    device = bench.connect("d", **options)
+    device.send(publish(b"1", dup=True))
+    (again,) = bench.hub.outbox.appends.take()
+    bench.answer(again, 0)
+    assert kinds(device) == [(PUBREC, 0)]
+
+
 def test_an_answer_behind_the_release_of_another_publish_is_given() -> None:
     """Answers may come in another order than the publishes."""
     bench = Late()

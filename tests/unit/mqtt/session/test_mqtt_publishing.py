@@ -172,18 +172,19 @@ def test_version_5_is_told_that_it_may_not_publish(qos: int) -> None:
     assert [each.reason for each in answers] == ([Reason.NOT_AUTHORIZED] if qos else [])  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("disconnects", "answers"), [(True, []), (False, [(PUBACK, 3)])])
-def test_old_versions_that_may_not_publish(
-    disconnects: bool, answers: list[tuple[PacketType, int]]
-) -> None:
+@pytest.mark.parametrize(("qos", "answer"), [(1, PUBACK), (2, PUBREC)])
+@pytest.mark.parametrize("disconnects", [True, False])
+def test_old_versions_that_may_not_publish(disconnects: bool, qos: int, answer: PacketType) -> None:
     """3.1.1 [MQTT-3.3.5-2]: acknowledge and drop, or close."""
     bench = Bench(limits=Limits(refused_publish_disconnects=disconnects))
     bench.forbidden = {(Operation.WRITE, "secret")}
     device = bench.connect("d")
-    device.send(Publish("secret", b"x", 1, packet_id=3))
-    assert bench.store() == 0
-    assert [(each.type, each.packet_id) for each in device.received()] == answers  # type: ignore[union-attr]
-    assert device.closed is disconnects
+    for _ in range(2 if qos == 2 else 1):
+        device.send(Publish("secret", b"x", qos, packet_id=3))
+        assert bench.store() == 0
+        answers = [(each.type, each.packet_id) for each in device.received()]  # type: ignore[union-attr]
+        assert answers == ([] if disconnects else [(answer, 3)])
+        assert device.closed is disconnects
 
 
 def test_refusal_by_the_topic_reaches_version_5() -> None:
