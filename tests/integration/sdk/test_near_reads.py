@@ -8,6 +8,7 @@ follower becomes known at moments that the test chooses.
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,8 @@ from typing import Any
 import grpc
 import pytest
 
+import lakemq
+from lakemq.broker_core.api.errors import NotLeader
 from lakemq.plugins.native.proto import metadata_pb2, native_pb2
 from lakemq.plugins.native.proto.metadata_pb2_grpc import (
     MetadataServicer,
@@ -42,6 +45,11 @@ class Node(MetadataServicer, NativeServicer):
         self.address = ""
         self.near = ""
         """Address of the follower, once it is in sync."""
+        self.led_at: list[str] = []
+        """Addresses at which each Fetch is told in turn that node `b` leads."""
+        self.fetches = 0
+        self.moved_from = ""
+        """Address at which metadata says that node `b` leads."""
 
     async def WatchMetadata(
         self, request: Any, context: Any
@@ -53,6 +61,9 @@ class Node(MetadataServicer, NativeServicer):
                 update.nodes.add(node_id="a", address=self.address, state="active", rack="x")
                 partition = update.topics.add(name="t").partitions.add(leader="a", leader_epoch=1)
                 partition.in_sync.append("a")
+                if self.moved_from:
+                    update.nodes.add(node_id="b", address=self.moved_from, state="active")
+                    partition.leader = "b"
                 if self.near:
                     update.nodes.add(node_id="b", address=self.near, state="active", rack="y")
                     partition.in_sync.append("b")
@@ -61,6 +72,13 @@ class Node(MetadataServicer, NativeServicer):
             await asyncio.sleep(0.02)
 
     async def Fetch(self, request: Any, context: Any) -> AsyncIterator[native_pb2.FetchResponse]:
+        self.fetches += 1
+        if self.led_at:
+            told = {"": NotLeader.code, "-leader": "b", "-leader-epoch": "1"}
+            told["-leader-address"] = self.led_at.pop(0)
+            trailers = tuple((f"lakemq-error{each}", told[each]) for each in [""])
+            trailers += tuple((f"lakemq{each}", told[each]) for each in told if each)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "b leads", trailers)
         yield native_pb2.FetchResponse(next_offset=self.offset)
         await asyncio.Event().wait()
 
@@ -170,3 +188,27 @@ async def test_a_follower_that_was_avoided_is_read_again_in_time(
         async with asyncio.timeout(WAIT_S):
             seen = await asyncio.to_thread(ends, found, opened)
         assert seen == [found.leader.offset, found.follower.offset]
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+async def test_a_leader_that_came_back_at_another_address_is_found(kind: str) -> None:
+    """Brokers hear of it within two seconds; until then they name the old one."""
+    async with cluster() as found:
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            gone = f"127.0.0.1:{sock.getsockname()[1]}"
+        # What metadata says counts for the blocking client, which then waits for it.
+        found.leader.moved_from = gone if kind == "asyncio" else ""
+        found.leader.led_at = [gone, found.follower.address]
+        async with asyncio.timeout(WAIT_S):
+            if kind == "blocking":
+                request = native_pb2.FetchRequest(topic="t", partition=0)
+                answers = found.blocking.fetch(request, lambda call: True, WAIT_S)
+                assert (await asyncio.to_thread(next, answers)).next_offset == found.follower.offset
+            else:
+                async with lakemq.Client(found.leader.address, timeout_s=WAIT_S) as client:
+                    batches = client.fetch_batches("t", 0, 0)
+                    reading = asyncio.ensure_future(anext(batches))
+                    while not found.follower.fetches:  # noqa: ASYNC110  read over there
+                        await asyncio.sleep(0.01)
+                    reading.cancel()
+        assert found.leader.led_at == []

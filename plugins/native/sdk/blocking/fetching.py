@@ -19,6 +19,7 @@ from lakemq.plugins.native.sdk.net.cluster_view import (
     ClusterView,
     ReadRoute,
     Route,
+    is_lost,
 )
 from lakemq.plugins.native.sdk.net.routes import Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
@@ -129,10 +130,15 @@ class SyncRoutes:
         """
         give_up_s = time.monotonic() + timeout_s
         behind_until_s = time.monotonic() + METADATA_LAG_S
+        lost = False
         for pause_s in backoff_s():
             # A follower may know of a lower high watermark, where a bounded read would end.
             there = self._way(request.topic, request.partition, request.follow)
+            if lost:
+                there = there._replace(address="", follower=False)
             address, request.leader_epoch, request.follower = there
+            if lost:  # the leadership may be another one by now
+                request.leader_epoch, lost = 0, False
             call = self.stub(address).Fetch(request)
             if not opened(call):
                 return
@@ -156,6 +162,7 @@ class SyncRoutes:
             except LakeMQError as error:
                 if not noted.left:
                     self._check_again(request, there, error, give_up_s, behind_until_s)
+                    lost = is_lost(there, error)
                     self._notices.tell(
                         "fetch", address,
                         text=f"reading {request.topic} partition {request.partition} broke off: "
@@ -181,6 +188,7 @@ class SyncRoutes:
         again = (
             self.learn(request.topic, request.partition, failure)
             or (there.follower and failure.retriable)
+            or is_lost(there, failure)
             or (
                 self._may_lag(request.topic, there.address, failure)
                 and time.monotonic() < behind_until_s

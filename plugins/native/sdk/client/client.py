@@ -38,7 +38,7 @@ from lakemq.plugins.native.sdk.consumer.topic_reader import TopicReader
 from lakemq.plugins.native.sdk.group.group_calls import GroupCalls
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
-from lakemq.plugins.native.sdk.net.cluster_view import METADATA_LAG_S, ReadRoute
+from lakemq.plugins.native.sdk.net.cluster_view import HERE, METADATA_LAG_S, ReadRoute, is_lost
 from lakemq.plugins.native.sdk.net.connection import LEADERS_S, Connection
 from lakemq.plugins.native.sdk.net.login import Mechanism, login_of
 from lakemq.plugins.native.sdk.net.routes import Led, Routes
@@ -361,6 +361,15 @@ class Client:
 
     # -- reading
 
+    def _read_route(self, topic: str, partition: int, follow: bool, lost: bool) -> ReadRoute:
+        """`lost`: the leader that is known could not be reached."""
+        if lost:
+            return ReadRoute(*HERE, False)
+        # A follower may know of a lower high watermark, where a bounded read would end.
+        if follow:
+            return self.routes.read_route(topic, partition)
+        return ReadRoute(*self.routes.route(topic, partition), False)
+
     async def fetch_batches(
         self,
         topic: str,
@@ -391,15 +400,11 @@ class Client:
         )  # fmt: skip
         give_up_s = monotonic() + self.timeout_s
         behind_until_s = monotonic() + METADATA_LAG_S
+        lost = False
         if follow:
             self.routes.start()
         for pause_s in backoff_s():
-            # A follower may know of a lower high watermark, where a bounded read would end.
-            route = (
-                self.routes.read_route(topic, partition)
-                if follow
-                else ReadRoute(*self.routes.route(topic, partition), False)
-            )
+            route = self._read_route(topic, partition, follow, lost)
             address, request.leader_epoch, request.follower = route
             call = self.routes.stub(address).Fetch(request)
             led = Led(self.routes, call, route, topic, partition)
@@ -422,8 +427,9 @@ class Client:
                 call.cancel()
             self.routes.avoid(topic, partition, route)
             behind = self.routes.may_lag(failure, topic, address) and monotonic() < behind_until_s
+            lost = is_lost(route, failure)
             again = isinstance(failure, NotLeader) or (route.follower and failure.retriable)
-            if not (again or behind) or monotonic() > give_up_s:
+            if not (again or behind or lost) or monotonic() > give_up_s:
                 raise failure
             if isinstance(failure, NotLeader):
                 self.routes.learn(topic, partition, failure)

@@ -6,7 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from lakemq.broker_core.api.errors import LakeMQError, NotLeader, UnknownPartition, UnknownTopic
+from lakemq.broker_core.api.errors import (
+    LakeMQError,
+    NotLeader,
+    Unavailable,
+    UnknownPartition,
+    UnknownTopic,
+)
 
 NOWHERE: Mapping[str, str] = MappingProxyType({})
 
@@ -35,6 +41,12 @@ AVOIDED_S = 30.0
 """How long a follower that could not serve a partition is not asked for it again."""
 METADATA_LAG_S = 5.0
 """A node may take so long to hear of a topic that another has made."""
+
+
+def is_lost(there: ReadRoute, failure: LakeMQError) -> bool:
+    """Whether a leader could not be reached. The node that the client is connected to is asked
+    then: it hears of its death, of another leader or of another address."""
+    return bool(there.address) and not there.follower and isinstance(failure, Unavailable)
 
 
 class ClusterView:
