@@ -59,7 +59,7 @@ def _cautious_decoder(hub: Hub) -> Decoder:
     """Before authentication: small packets, and one by one, until `Connection.admit`."""
     limits = hub.limits
     decoder = Decoder(min(limits.connect_max_bytes, limits.packet_max_bytes), hub.names)
-    decoder.one_by_one = decoder.puback_runs = True
+    decoder.one_by_one = decoder.ack_runs = True
     return decoder
 
 
@@ -240,8 +240,7 @@ class Connection:
         if count == 1:
             self.pass_on(PUBACK + packet_ids[0].to_bytes(2, "big"))
             return
-        self.traffic.packets_sent += count - 1
-        self.write(b"".join([PUBACK + each.to_bytes(2, "big") for each in packet_ids]))
+        self.write_acks(PUBACK, packet_ids)
 
     def note_blocked(self, now_ms: int) -> None:
         """Say how long the socket has taken nothing, if that is slow."""
@@ -322,6 +321,11 @@ class Connection:
             self.large_bytes += len(data)
             if self.large_bytes > OUT_MAX_BYTES and not self.blocked:
                 self.blocked = self.choked = True
+
+    def write_acks(self, head: bytes, packet_ids: Sequence[int]) -> None:
+        """Queue acknowledgements without a reason. `head`: their fixed header."""
+        self.traffic.packets_sent += len(packet_ids) - 1
+        self.write(b"".join([head + each.to_bytes(2, "big") for each in packet_ids]))
 
     def pass_on(self, data: bytes) -> None:
         """Queue publishes as the bytes that came: never more than were read in this turn."""

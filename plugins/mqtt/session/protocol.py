@@ -12,7 +12,14 @@ from typing import Any, Final
 
 from lakemq.broker_core.api.types import Principal
 from lakemq.plugins.mqtt.routing.rights import Charge
-from lakemq.plugins.mqtt.session import authenticating, connecting, publishing, runs, subscribing
+from lakemq.plugins.mqtt.session import (
+    acknowledging,
+    authenticating,
+    connecting,
+    publishing,
+    runs,
+    subscribing,
+)
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.rates import Throttle
 from lakemq.plugins.mqtt.state.appends import Outcome
@@ -21,13 +28,13 @@ from lakemq.plugins.mqtt.state.states import State
 from lakemq.plugins.mqtt.wire.encoding import PINGRESP
 from lakemq.plugins.mqtt.wire.packets import (
     Acknowledgement,
+    AcknowledgementRun,
     Auth,
     Connect,
     Disconnect,
     Packet,
     PacketType,
     Ping,
-    PubackRun,
     Publish,
     PublishRun,
     StoredRun,
@@ -139,13 +146,16 @@ class ServerProtocol(Connection):
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
         """What became of a publish of this connection that went to storage."""
-        self.inflow.appends -= 1
-        self.inflow.appends_bytes -= size_bytes
-        settle = partial(publishing.settled, self, packet_id, qos, outcome, now_ms)
-        if qos:
-            self.inflow.in_turn(packet_id, settle)
+        inflow = self.inflow
+        inflow.appends -= 1
+        inflow.appends_bytes -= size_bytes
+        if not qos or inflow.take((packet_id,)):
+            publishing.settled(self, packet_id, qos, outcome, now_ms)
+            if inflow.early:
+                inflow.go_on()
         else:
-            settle()
+            settle = partial(publishing.settled, self, packet_id, qos, outcome, now_ms)
+            inflow.in_turn(packet_id, settle)
 
     def _handle(self, packets: Sequence[Packet], now_ms: int) -> None:
         for place, packet in enumerate(packets):
@@ -210,8 +220,8 @@ _WHEN_CONNECTED: Final[dict[type, _Handler]] = {
     Publish: publishing.publish,
     PublishRun: runs.pass_on,
     StoredRun: runs.store,
-    Acknowledgement: publishing.acknowledgement,
-    PubackRun: publishing.pubacks,
+    Acknowledgement: acknowledging.acknowledgement,
+    AcknowledgementRun: acknowledging.acknowledgements,
     Subscribe: subscribing.subscribe,
     Unsubscribe: subscribing.unsubscribe,
     Ping: _ping,

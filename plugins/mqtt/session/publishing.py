@@ -1,4 +1,4 @@
-"""PUBLISH and its acknowledgements, as they come from a client.
+"""PUBLISH as it comes from a client, and the answers to it.
 
 Source: MQTT 5.0 sections 3.3 to 3.7, 4.3 (QoS).
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from lakemq.broker_core.api.errors import NotLeader, OutcomeUnknown, StorageFull
 from lakemq.broker_core.api.state.internal_topics import DELAYED
@@ -21,13 +20,12 @@ from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.progress import ROUTES_MAX, Route
 from lakemq.plugins.mqtt.session.receipt import Receipt, receive_span
 from lakemq.plugins.mqtt.state.appends import AppendCallback, Outcome
-from lakemq.plugins.mqtt.state.delivery import Delivery
 from lakemq.plugins.mqtt.state.peer import Peer
 from lakemq.plugins.mqtt.state.records import client_header, qos_2_header, record_headers
 from lakemq.plugins.mqtt.state.sessions import NOWHERE, Session
 from lakemq.plugins.mqtt.state.states import State
 from lakemq.plugins.mqtt.state.traffic import NOTHING_CAME, Inflow
-from lakemq.plugins.mqtt.wire.encoding import PUBACK, PUBCOMP, PUBREC, PUBREL
+from lakemq.plugins.mqtt.wire.encoding import PUBACK, PUBREC
 from lakemq.plugins.mqtt.wire.messages import Place, message_of
 from lakemq.plugins.mqtt.wire.packets import (
     NO_PROPERTIES,
@@ -35,10 +33,9 @@ from lakemq.plugins.mqtt.wire.packets import (
     Acknowledgement,
     PacketType,
     Properties,
-    PubackRun,
     Publish,
 )
-from lakemq.plugins.mqtt.wire.reasons import FAILURE, ProtocolError, Reason, publish_reason
+from lakemq.plugins.mqtt.wire.reasons import ProtocolError, Reason, publish_reason
 from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX, check_topic_name
 
 """Topic names whose way one connection remembers."""
@@ -472,83 +469,3 @@ def settled(
         _answer(connection, packet_id, qos, publish_reason(outcome), str(outcome))
     else:  # 3.1.1 cannot refuse, either: without an acknowledgement the client sends it again
         waiting.close(Reason.SERVER_UNAVAILABLE, f"not stored: {outcome}", now_ms)
-
-
-_AWAITED: Final = {
-    (1, False): (PacketType.PUBACK, PacketType.PUBREL),
-    (2, False): (PacketType.PUBREC, PacketType.PUBREL),
-    (2, True): (PacketType.PUBREC, PacketType.PUBCOMP, PacketType.PUBREL),
-}
-"""What a client may send under the packet identifier of a publish to it, by its QoS and whether its
-PUBREC came. PUBREL is about the client's own publish of that identifier."""
-
-
-def _check_kind(delivery: Delivery, answer: PacketType) -> None:
-    if answer not in _AWAITED[delivery.qos, delivery.released]:
-        raise ProtocolError(f"{answer.name} for a publish at QoS {delivery.qos}")
-
-
-def acknowledgement(connection: Connection, packet: Acknowledgement, now_ms: int) -> None:
-    """PUBACK, PUBREC, PUBREL or PUBCOMP from the client."""
-    session = connection.session
-    assert session is not None
-    outbound, packet_id = session.outbound, packet.packet_id
-    delivery = outbound.inflight.get(packet_id)
-    if delivery is not None and (delivery.qos != 1 or packet.type is not PacketType.PUBACK):
-        _check_kind(delivery, packet.type)
-    match packet.type:
-        case PacketType.PUBACK | PacketType.PUBCOMP:
-            outbound.acknowledge(packet_id, connection, now_ms)
-        # It counts as delivered and is never sent again [MQTT-4.4.0-2].
-        case PacketType.PUBREC if packet.reason >= FAILURE:
-            outbound.acknowledge(packet_id, connection, now_ms)
-        case PacketType.PUBREC:
-            release = PUBREL + packet_id.to_bytes(2, "big")
-            # PUBREL follows the durable note of PUBREC: a crash in between would otherwise send the
-            # PUBLISH again that PUBREL has already released [MQTT-4.3.3-6].
-            if outbound.received(packet_id):
-                session.keep(connection, lambda _: connection.write(release), now_ms)
-            # Unknown identifier: 3.1.1 has no reason code for it, and a client that waits for
-            # PUBREL would wait forever.
-            elif connection.version < V5:
-                connection.write(release)
-            else:
-                _say(connection, PacketType.PUBREL, packet_id)
-        case _:
-            _release(connection, packet_id, now_ms)
-
-
-def pubacks(connection: Connection, packet: PubackRun, now_ms: int) -> None:
-    """As `acknowledgement` of each."""
-    session, packet_ids = connection.session, packet.packet_ids
-    assert session is not None
-    connection.traffic.packets_received += len(packet_ids) - 1
-    wrong = session.outbound.acknowledge_run(packet_ids, connection, now_ms)
-    if wrong is not None:
-        _check_kind(wrong, PacketType.PUBACK)
-
-
-def _release(connection: Connection, packet_id: int, now_ms: int) -> None:
-    """PUBREL: the packet identifier is free again [MQTT-4.3.3-11]. That is kept first: else a crash
-    would make the next publish under this identifier look like the old one sent again."""
-    session = connection.session
-    assert session is not None
-    # 3.1.1 has no such reason: it falls through to a plain PUBCOMP, which ends the exchange.
-    if packet_id not in session.incoming and connection.version == V5:
-        _say(connection, PacketType.PUBCOMP, packet_id)
-        return
-    if not isinstance(session.incoming.get(packet_id, NOWHERE), Place):
-        raise ProtocolError("PUBREL came before PUBREC was sent")
-    # `released` outlives the identifier: after a crash records are read again that the session had
-    # seen, and those below it are not taken for unreleased ones (`Hub.note_stored`).
-    place = session.incoming.pop(packet_id, None)
-    if isinstance(place, Place):
-        behind = max(place.offset + 1, session.released.get(place[:2], 0))
-        session.released[place.topic, place.partition] = behind
-    connection.inflow.qos_2.discard(packet_id)
-    answer = PUBCOMP + packet_id.to_bytes(2, "big")
-    session.keep(connection, lambda _: connection.write(answer), now_ms)
-
-
-def _say(connection: Connection, packet: PacketType, packet_id: int) -> None:
-    connection.send(Acknowledgement(packet, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))

@@ -384,17 +384,17 @@ class Outbound:
         return True
 
     def acknowledge_run(
-        self, packet_ids: Sequence[int], connection: Peer, now_ms: int
+        self, packet_ids: Sequence[int], connection: Peer, now_ms: int, *, completes: bool = False
     ) -> Delivery | None:
-        """PUBACKs that came together. Returns the first delivery that no PUBACK can finish, where
-        there is one; what is behind it is not looked at."""
+        """PUBACKs, or PUBCOMPs if it `completes`, that came together. Returns the first delivery
+        that such a packet can't finish, where there is one; what is behind it is not looked at."""
         inflight, wrong, before = self.inflight, None, len(self.inflight)
         slow_ms, slowest, slow = now_ms - self.limits.slow.threshold_ms, None, 0
         for packet_id in packet_ids:
             delivery = inflight.get(packet_id)
             if delivery is None:
                 continue
-            if delivery.qos != 1:
+            if (delivery.qos == 2) is not completes or delivery.released is not completes:
                 wrong = delivery
                 break
             del inflight[packet_id]
@@ -424,13 +424,17 @@ class Outbound:
         if waited_ms >= slow.threshold_ms and message is not None:
             slow.note(self.session.client_id, message.topic, waited_ms, now_ms, count)
 
-    def received(self, packet_id: int) -> bool:
-        """PUBREC: never send this PUBLISH again [MQTT-4.3.3-6]. False: no such delivery."""
-        delivery = self.inflight.get(packet_id)
-        if delivery is None or delivery.qos != 2 or delivery.awaiting:
-            return False
-        delivery.released = True
-        return True
+    def received(self, packet_ids: Sequence[int]) -> int:
+        """PUBRECs: never send these PUBLISHes again [MQTT-4.3.3-6]. Returns how many were noted, up
+        to the first that is about no such delivery."""
+        inflight, count = self.inflight, 0
+        for packet_id in packet_ids:
+            delivery = inflight.get(packet_id)
+            if delivery is None or delivery.qos != 2 or delivery.awaiting:
+                break
+            delivery.released = True
+            count += 1
+        return count
 
     # -- what waits
 

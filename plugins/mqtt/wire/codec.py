@@ -28,11 +28,11 @@ from lakemq.plugins.mqtt.wire.packets import (
     V31,
     V311,
     Acknowledgement,
+    AcknowledgementRun,
     Connect,
     Packet,
     PacketType,
     Properties,
-    PubackRun,
     Publish,
     PublishRun,
     StoredRun,
@@ -53,9 +53,15 @@ _QOS_1: Final = 0x32
 """The same at QoS 1."""
 _QOS_3: Final = 0x06
 _PUBACK: Final = 0x40
-_PUBACK_HEAD: Final = b"\x40\x02"
-"""Fixed header of a PUBACK without a reason; its packet identifier follows."""
-_PUBACKS_MAX: Final = 256
+_ACKS: Final = {
+    0x40: PacketType.PUBACK,
+    0x50: PacketType.PUBREC,
+    0x62: PacketType.PUBREL,
+    0x70: PacketType.PUBCOMP,
+}
+_ACK_LENGTH: Final = 2
+"""Remaining length of an acknowledgement without a reason: its packet identifier."""
+_ACKS_MAX: Final = 256
 """Packets of a run: more would be looked at again and again where other packets come between."""
 _CONNECT: Final = 0x10
 
@@ -65,19 +71,19 @@ class Decoder:
 
     `version` is 0 until CONNECT or CONNACK has been read, or it is set. `express` holds topic names
     (bytes) whose plain QoS 0 publishes come out as `PublishRun`, undecoded; `stored` those whose
-    plain QoS 1 publishes come out as `StoredRun`. With `puback_runs` several PUBACKs in a row
-    come out as `PubackRun`.
+    plain QoS 1 publishes come out as `StoredRun`. With `ack_runs` several acknowledgements of
+    one type in a row come out as `AcknowledgementRun`.
     """
 
     __slots__ = (
         "_held",
         "_needed",
+        "ack_runs",
         "error",
         "express",
         "names",
         "one_by_one",
         "packet_max_bytes",
-        "puback_runs",
         "stored",
         "version",
     )
@@ -92,7 +98,7 @@ class Decoder:
         self.names = TopicNames() if names is None else names
         self.express: Mapping[bytes, object] = {}
         self.stored: Mapping[bytes, object] = {}
-        self.puback_runs = False
+        self.ack_runs = False
         self.error: MqttError | None = None
         """Why decoding stopped; the packets before it were returned. Feed nothing more then."""
         self._held = bytearray()
@@ -176,7 +182,7 @@ class Decoder:
         """Decode from the start of `data` into `packets`; returns where the unfinished begins."""
         position, end = 0, len(data)
         append, express, one_by_one = packets.append, self.express, self.one_by_one
-        stored, puback_runs = self.stored, self.puback_runs and not one_by_one
+        stored, ack_runs = self.stored, self.ack_runs and not one_by_one
         self._needed = 2
         while end - position >= 2:
             first = data[position]
@@ -199,13 +205,14 @@ class Decoder:
                 append(found[0])
                 continue
             if (
-                first == _PUBACK
-                and puback_runs
-                and data.startswith(_PUBACK_HEAD, stop)
-                and (acks := _pubacks(data, position))
+                first in _ACKS
+                and ack_runs
+                and length == _ACK_LENGTH
+                and data.startswith(data[position:body], stop)
+                and (packet_ids := _ack_run(data, position))
             ):
-                position += 4 * len(acks)
-                append(PubackRun(acks))
+                position += 4 * len(packet_ids)
+                append(AcknowledgementRun(_ACKS[first], packet_ids))
                 continue
             position = stop
             append(
@@ -351,10 +358,10 @@ class Decoder:
 
     def _packet(self, data: bytes, first: int, body: int, stop: int) -> Packet:
         """Any packet but PUBLISH."""
-        if first == _PUBACK and stop - body == 2:
+        if first in _ACKS and stop - body == _ACK_LENGTH:
             packet_id = data[body] << 8 | data[body + 1]
             if packet_id:
-                return Acknowledgement(PacketType.PUBACK, packet_id)
+                return Acknowledgement(_ACKS[first], packet_id)
         reader = Reader(data, body, stop)
         if first == _CONNECT:
             return self._connect(reader)
@@ -380,14 +387,14 @@ class Decoder:
         return packet
 
 
-def _pubacks(data: bytes, position: int) -> list[int]:
-    """Packet identifiers of the whole PUBACKs without a reason from `position` on, until one names
-    none: that is an error of its own."""
-    whole = data[position : position + 4 * min(_PUBACKS_MAX, (len(data) - position) // 4)]
+def _ack_run(data: bytes, position: int) -> list[int]:
+    """Packet identifiers of the whole acknowledgements from `position` on that begin as the first
+    one does, until one names none: that is an error of its own."""
+    whole = data[position : position + 4 * min(_ACKS_MAX, (len(data) - position) // 4)]
     first = whole[::4]
-    count = len(first) - len(first.lstrip(_PUBACK_HEAD[:1]))
+    count = len(first) - len(first.lstrip(whole[:1]))
     length = whole[1 : 4 * count : 4]
-    count = len(length) - len(length.lstrip(_PUBACK_HEAD[1:]))
+    count = len(length) - len(length.lstrip(whole[1:2]))
     words = array("H", whole[: 4 * count])
     words.byteswap()
     packet_ids = words[1::2].tolist()

@@ -167,9 +167,10 @@ class Acknowledgement:
 
 
 @dataclass(slots=True)
-class PubackRun:
-    """Consecutive PUBACK packets without a reason."""
+class AcknowledgementRun:
+    """Consecutive acknowledgements of one type without a reason."""
 
+    type: PacketType
     packet_ids: Sequence[int]
 
 
@@ -264,7 +265,7 @@ Packet = (
     | PublishRun
     | StoredRun
     | Acknowledgement
-    | PubackRun
+    | AcknowledgementRun
     | Subscribe
     | Suback
     | Unsubscribe

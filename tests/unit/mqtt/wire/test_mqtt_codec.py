@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Final
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from lakemq.plugins.mqtt.wire.packets import (
     V31,
     V311,
     Acknowledgement,
+    AcknowledgementRun,
     Auth,
     Connack,
     Connect,
@@ -26,7 +28,6 @@ from lakemq.plugins.mqtt.wire.packets import (
     PacketType,
     Ping,
     Properties,
-    PubackRun,
     Publish,
     PublishRun,
     StoredRun,
@@ -203,10 +204,15 @@ def test_express_runs_hold_the_same_publishes(data: st.DataObject, version: int)
     assert unrolled(found, version) == sent
 
 
+ACKNOWLEDGEMENTS: Final = (
+    PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP,
+)  # fmt: skip
+
+
 def with_runs(decoder: Decoder, *names: str) -> Decoder:
     decoder.express = {name.encode(): None for name in names}
     decoder.stored = {name.encode(): name for name in names}
-    decoder.puback_runs = True
+    decoder.ack_runs = True
     return decoder
 
 
@@ -224,8 +230,8 @@ def unrolled(packets: list[Packet], version: int) -> list[Packet]:
                 Publish(each.route, payload, 1, packet_id=packet_id)
                 for packet_id, payload in zip(each.packet_ids, each.payloads, strict=True)
             ]
-        elif isinstance(each, PubackRun):
-            found += [Acknowledgement(PacketType.PUBACK, one) for one in each.packet_ids]
+        elif isinstance(each, AcknowledgementRun):
+            found += [Acknowledgement(each.type, one) for one in each.packet_ids]
         else:
             found.append(each)
     return found
@@ -250,26 +256,29 @@ def test_runs_hide_nothing_that_is_wrong(seed: int, version: int) -> None:
     assert runs.held_bytes == plain.held_bytes
 
 
-@pytest.mark.parametrize("version", [V311, V5])
+@pytest.mark.parametrize("version", [V31, V311, V5])
 @pytest.mark.parametrize("seed", seeds(300))
-def test_runs_of_pubacks_hide_nothing_that_is_wrong(seed: int, version: int) -> None:
+def test_runs_of_acknowledgements_hide_nothing_that_is_wrong(seed: int, version: int) -> None:
     """However the bytes are cut, and whatever comes between: what comes one by one otherwise."""
     chance = random.Random(seed)
     ping, reason = Ping(PacketType.PINGREQ), Reason.UNSPECIFIED_ERROR if version == V5 else 0
+    often, other = chance.sample(ACKNOWLEDGEMENTS, 2)
     sent: list[Packet] = [
         chance.choice([
-            Acknowledgement(PacketType.PUBACK, packet_id),
-            Acknowledgement(PacketType.PUBACK, packet_id),
-            Acknowledgement(PacketType.PUBACK, packet_id, reason),
-            Acknowledgement(PacketType.PUBREC, packet_id), ping,
-        ] if chance.random() < 0.2 else [Acknowledgement(PacketType.PUBACK, packet_id)])
+            Acknowledgement(often, packet_id),
+            Acknowledgement(often, packet_id),
+            Acknowledgement(often, packet_id, reason if often in ACKNOWLEDGEMENTS[:2] else 0),
+            Acknowledgement(other, packet_id), ping,
+        ] if chance.random() < 0.2 else [Acknowledgement(often, packet_id)])
         for packet_id in chance.choices(
             range(1, chance.choice([9, 65_536])), k=chance.choice([2, 30, 700])
         )
     ]  # fmt: skip
     stream = bytearray(b"".join(encode(each, version) for each in sent))
     for _ in range(chance.randrange(3)):
-        stream[chance.randrange(len(stream))] = chance.choice([0, 1, 2, 3, 0x40, 0x41, 0x80, 0xFF])
+        stream[chance.randrange(len(stream))] = chance.choice(
+            [0, 1, 2, 3, 0x40, 0x41, 0x50, 0x60, 0x62, 0x70, 0x72, 0x80, 0xFF]
+        )
     runs, plain = with_runs(Decoder(200, version=version)), Decoder(200, version=version)
     cut, found, expected = chance.randrange(len(stream)), list[Packet](), list[Packet]()
     for part in (bytes(stream[:cut]), bytes(stream[cut:])):
@@ -282,13 +291,14 @@ def test_runs_of_pubacks_hide_nothing_that_is_wrong(seed: int, version: int) -> 
     assert runs.held_bytes == plain.held_bytes
 
 
-def test_pubacks_that_come_together_are_one_run() -> None:
-    pubacks = [Acknowledgement(PacketType.PUBACK, packet_id) for packet_id in range(1, 101)]
+@pytest.mark.parametrize("kind", ACKNOWLEDGEMENTS, ids=lambda kind: kind.name)
+def test_acknowledgements_that_come_together_are_one_run(kind: PacketType) -> None:
+    sent = [Acknowledgement(kind, packet_id) for packet_id in range(1, 101)]
     decoder = with_runs(Decoder(200, version=V5))
-    data = b"".join(encode(each, V5) for each in pubacks)
-    assert decoder.feed(data) == [PubackRun(list(range(1, 101)))]
+    data = b"".join(encode(each, V5) for each in sent)
+    assert decoder.feed(data) == [AcknowledgementRun(kind, list(range(1, 101)))]
     decoder.one_by_one = True
-    assert decoder.feed(data) == pubacks[:1]
+    assert decoder.feed(data) == sent[:1]
 
 
 def decoded(data: bytes, version: int, packet_max_bytes: int = 1 << 20) -> list[Packet]:
