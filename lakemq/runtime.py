@@ -22,8 +22,11 @@ SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread whose fsync has ended waits at most for a busy event loop; Python's own is
 ten times as long, which every acknowledgement would feel."""
 
-LATER: Final = ("numpy",)
-"""What records need and a start does not; functions that use it import it."""
+START_THRESHOLDS: Final = (500_000, 20, 50)
+"""Until a node is ready: nearly all that its start imports and makes stays."""
+
+LATER: Final = ("numpy", "lakemq.telemetry.prometheus")
+"""What records and scrapes need and a start does not; functions that use it import it."""
 
 
 def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -40,10 +43,10 @@ def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def collect_garbage() -> None:
+def collect_garbage(thresholds: tuple[int, int, int] = GC_THRESHOLDS) -> None:
     """Call once all is imported, where collection was off for that: modules are kept out of it."""
     gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    gc.set_threshold(*thresholds)
     gc.enable()
 
 

@@ -20,7 +20,13 @@ from lakemq.broker_core.configuration.config import Config, load_config
 from lakemq.installation import check_installation
 from lakemq.processes.plan import check, count_of, left_behind
 from lakemq.processes.supervisor import Supervisor
-from lakemq.runtime import collect_garbage, import_later, loop_factory, settle
+from lakemq.runtime import (
+    START_THRESHOLDS,
+    collect_garbage,
+    import_later,
+    loop_factory,
+    settle,
+)
 from lakemq.service_manager import READY, STOPPING, notify, reloading
 from lakemq.telemetry.logs import set_up_logs
 
@@ -126,7 +132,7 @@ def start(
 async def _run(config: Config) -> None:
     from lakemq.node import Node
 
-    collect_garbage()
+    collect_garbage(START_THRESHOLDS)
     node = Node(config)
     stop, hangup = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
