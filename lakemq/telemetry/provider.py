@@ -3,25 +3,25 @@ one tracer provider if wanted."""
 
 from __future__ import annotations
 
-from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from typing import TYPE_CHECKING
+
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from lakemq.broker_core.api.tracing import Traces
 from lakemq.broker_core.configuration.settings import TelemetrySettings
 from lakemq.telemetry.otlp import OtlpPush, otlp_push
-from lakemq.telemetry.tracing import Tracing, tracing
+
+if TYPE_CHECKING:
+    from lakemq.telemetry.prometheus import Prometheus
+    from lakemq.telemetry.tracing import Tracing
 
 
 class Telemetry:
     """The node's metrics and traces. Without a reader every instrument is a no-op that costs
     nothing; without traces there is no tracer at all."""
-
-    content_type = CONTENT_TYPE_LATEST
 
     def __init__(self, settings: TelemetrySettings, node_id: str, version: str) -> None:
         """Raises ConfigError: metrics or traces shall be pushed and can't be."""
@@ -31,13 +31,11 @@ class Telemetry:
         # What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say comes before what we say.
         said = OTELResourceDetector().detect().attributes
         resource = Resource.create({**attributes, **said})
-        # Not Prometheus' global registry: several nodes in one process, as in tests, must not meet
-        # in it.
-        self._registry = CollectorRegistry()
         self.push: OtlpPush | None = otlp_push(settings)
-        readers: list[MetricReader] = []
-        if settings.prometheus:
-            readers.append(PrometheusMetricReader(registry=self._registry))
+        # Prometheus' own reader comes with a web server: it is imported for the first scrape.
+        self._scraped = InMemoryMetricReader() if settings.prometheus else None
+        self._prometheus: Prometheus | None = None
+        readers: list[MetricReader] = [] if self._scraped is None else [self._scraped]
         if self.push is not None:
             readers.append(self.push.reader)
         # `close` shuts it down; a handler at exit would keep every provider of a process alive.
@@ -46,7 +44,7 @@ class Telemetry:
             resource=resource,
             shutdown_on_exit=False,
         )
-        self.tracing: Tracing | None = tracing(settings, resource)
+        self.tracing: Tracing | None = _tracing(settings, resource)
         self.traces: Traces | None = self.tracing.traces if self.tracing is not None else None
         """None: traces are off."""
 
@@ -61,8 +59,27 @@ class Telemetry:
 
     def prometheus_text(self) -> bytes:
         """All metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+        if self._prometheus is None:
+            from lakemq.telemetry.prometheus import Prometheus
+
+            self._prometheus = Prometheus(self._scraped)
+        return self._prometheus.text()
+
+    @property
+    def content_type(self) -> str:
+        """Of that text."""
+        from lakemq.telemetry.prometheus import CONTENT_TYPE
+
+        return CONTENT_TYPE
 
     def close(self) -> None:
         """Shut the provider down; instruments then do nothing."""
         self._provider.shutdown()
+
+
+def _tracing(settings: TelemetrySettings, resource: Resource) -> Tracing | None:
+    if not settings.trace_ratio:
+        return None
+    from lakemq.telemetry.tracing import tracing
+
+    return tracing(settings, resource)
