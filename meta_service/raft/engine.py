@@ -16,9 +16,11 @@ import importlib.util
 import operator
 import random
 import socket
+import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
@@ -34,6 +36,9 @@ SOURCE_SHA256: Final = {
     "fast_queue.py": "8477fe5fdf36d9766df933310d3d66ee953d1afc195b1e6482b3a1498fc517bd",
 }
 """Of the modules whose insides this package relies on."""
+
+
+_ENCRYPTOR: Final = "pysyncobj.encryptor"
 
 
 class Clock:
@@ -88,6 +93,27 @@ def _refuse_other_sources(package: Path) -> None:
             )
 
 
+@contextmanager
+def _private_package(folder: Path) -> Iterator[None]:
+    """Meanwhile `import pysyncobj` finds a package of the modules that are asked for alone. Its own
+    `__init__` would load all of them, and `cryptography` for passwords, which are not used here."""
+    ours = {"pysyncobj": ModuleType("pysyncobj"), _ENCRYPTOR: ModuleType(_ENCRYPTOR)}
+    vars(ours["pysyncobj"])["__path__"] = [str(folder)]
+    vars(ours[_ENCRYPTOR]).update(HAS_CRYPTO=False, getEncryptor=None)
+    kept = _take_out()
+    sys.modules.update(ours)
+    try:
+        yield
+    finally:
+        _take_out()
+        sys.modules.update(kept)
+
+
+def _take_out() -> dict[str, ModuleType]:
+    names = [name for name in sys.modules if name.partition(".")[0] == "pysyncobj"]
+    return {name: sys.modules.pop(name) for name in names}
+
+
 def load_engine() -> ModuleType:
     """A private copy of `pysyncobj.syncobj` with safe parts. Raises StartupFailed."""
     package_spec = importlib.util.find_spec("pysyncobj")
@@ -96,12 +122,12 @@ def load_engine() -> ModuleType:
     package = Path(package_spec.origin).parent
     _refuse_other_sources(package)
     spec = importlib.util.spec_from_file_location("pysyncobj.lakemq", package / "syncobj.py")
-    # Another module name than pysyncobj's own, and not in `sys.modules`: other users of pysyncobj
-    # keep an unchanged copy.
+    # Not in `sys.modules`, nor is what it imports: other users of pysyncobj keep an unchanged copy.
     assert spec is not None and spec.loader is not None
     engine = importlib.util.module_from_spec(spec)
     inet_ntop = socket.inet_ntop
-    spec.loader.exec_module(engine)
+    with _private_package(package):
+        spec.loader.exec_module(engine)
     # pysyncobj puts a function for Windows in its place, on every system and for all who call it
     socket.inet_ntop = inet_ntop
     parts: dict[str, Any] = {

@@ -46,3 +46,19 @@ def test_the_raft_engine_leaves_the_socket_module_as_it_is() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.stdout == "127.0.0.1\n", run.stderr
+
+
+@pytest.mark.parametrize("first", ["pysyncobj", "lakemq.meta_service.raft.engine"])
+def test_the_raft_engine_leaves_other_users_their_own_pysyncobj(first: str) -> None:
+    code = (
+        f"import socket, sys; kept = socket.inet_ntop; import {first}; socket.inet_ntop = kept;"
+        "before = {name for name in sys.modules if name.startswith('pysyncobj')};"
+        "import lakemq.meta_service.raft.engine as engine;"
+        "assert before == {name for name in sys.modules if name.startswith('pysyncobj')}, before;"
+        "import pysyncobj, pysyncobj.pickle, pysyncobj.syncobj as theirs;"
+        "assert theirs.HAS_CRYPTO and theirs.SyncObj is pysyncobj.SyncObj is not engine.SyncObj;"
+        "assert theirs.pickle is pysyncobj.pickle is not engine._engine.pickle;"
+        "print('unchanged')"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.stdout == "unchanged\n", run.stderr
