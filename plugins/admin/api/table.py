@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from pydantic import Field, create_model
+from pydantic import BaseModel, Field, create_model
 
 from lakemq.broker_core.api.administration.routes import (
     METHODS,
@@ -31,8 +32,13 @@ class Entry:
     route: AnyRoute
     parts: tuple[str, ...]
     """Of its path; `{name}` stands for any."""
-    query: type[Query] | None
-    """Model of its parameters."""
+
+    @cached_property
+    def query(self) -> type[Query] | None:
+        """Model of its parameters. That of a list is made when it is used first."""
+        if isinstance(self.route, AdminRoute):
+            return self.route.query
+        return page_model(self.route)
 
     @property
     def method(self) -> str:
@@ -55,7 +61,8 @@ class RouteTable:
     """Looked up by the number of parts of a path, then part by part; a literal part comes first."""
 
     def __init__(self, routes: Sequence[AnyRoute]) -> None:
-        """Raises PluginError: a method that is unknown, or the same route twice."""
+        """Raises PluginError: a method that is unknown, the same route twice, or a list that can't
+        be served."""
         self.entries = [_compiled(route) for route in routes]
         self._by_size: dict[int, list[Entry]] = {}
         seen: set[tuple[str, tuple[str, ...]]] = set()
@@ -144,10 +151,18 @@ def _matched(entry: Entry, parts: Sequence[str]) -> dict[str, str] | None:
 
 
 def _compiled(route: AnyRoute) -> Entry:
-    parts = tuple(route.path.split("/"))
-    if isinstance(route, AdminRoute):
-        return Entry(route, parts, route.query)
-    return Entry(route, parts, page_model(route))
+    if isinstance(route, AdminListing) and not _can_be_served(route):
+        raise PluginError(
+            f"admin: route GET {route.path} is a list: it must have a field to sort by, a model of "
+            "its rows, and parameters that are a PageQuery"
+        )
+    return Entry(route, tuple(route.path.split("/")))
+
+
+def _can_be_served(listing: Any) -> bool:
+    # Any: plugins may not have been checked by mypy.
+    models = issubclass(listing.gives, BaseModel) and issubclass(listing.query, PageQuery)
+    return models and bool(listing.sorts)
 
 
 def _one_of(names: Sequence[str]) -> Any:

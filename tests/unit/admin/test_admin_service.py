@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -363,6 +364,19 @@ def test_a_route_that_is_there_twice_is_refused() -> None:
     cluster = Cluster({"n1": {}})
     with pytest.raises(PluginError, match="twice"):
         AdminService(cluster.nodes["n1"], cluster.routes("n1") * 2, cluster.nodes["n1"].give_way)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"sorts": {}}, {"gives": dict}, {"query": OwnQuery}], ids=["sorts", "gives", "query"]
+)
+def test_a_list_that_could_not_be_served_is_refused(wrong: dict[str, Any]) -> None:
+    cluster = Cluster({"n1": {}})
+    routes = [
+        replace(each, **wrong) if isinstance(each, AdminListing) else each
+        for each in cluster.routes("n1")
+    ]
+    with pytest.raises(PluginError, match="route GET things is a list: it must have a field"):
+        AdminService(cluster.nodes["n1"], routes, cluster.nodes["n1"].give_way)
 
 
 def test_the_plugin_gives_a_listener(tmp_path: object) -> None:
