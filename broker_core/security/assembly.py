@@ -16,7 +16,6 @@ from lakemq.broker_core.security.auth_copy import CopiedAccess
 from lakemq.broker_core.security.authn.api_keys import ApiKeys
 from lakemq.broker_core.security.authn.attempts import Attempts
 from lakemq.broker_core.security.authn.certificates import CertificateAuthenticator
-from lakemq.broker_core.security.authn.http_callback import HttpAuthenticator
 from lakemq.broker_core.security.authn.password_users import (
     FileUsers,
     PasswordAuthenticator,
@@ -26,7 +25,6 @@ from lakemq.broker_core.security.authn.password_users import (
 from lakemq.broker_core.security.authn.passwords import PasswordChecker
 from lakemq.broker_core.security.authn.scram import HASHES
 from lakemq.broker_core.security.authn.session_tokens import SessionTokens, node_key
-from lakemq.broker_core.security.authz.http_rules import HttpAuthorizer
 from lakemq.broker_core.security.authz.rule_book import RuleBook
 from lakemq.broker_core.security.catalog_forms import limits_of
 from lakemq.broker_core.security.quotas import Quotas
@@ -43,7 +41,9 @@ from lakemq.meta_service.api.auth import Quota
 from lakemq.meta_service.api.types import MetaClient
 
 if TYPE_CHECKING:
+    from lakemq.broker_core.security.authn.http_callback import HttpAuthenticator
     from lakemq.broker_core.security.authn.tokens import TokenAuthenticator
+    from lakemq.broker_core.security.authz.http_rules import HttpAuthorizer
 
 _REFRESH_EVERY_S: Final = 1.0
 
@@ -72,9 +72,7 @@ class Security:
         self._issuers: list[TokenAuthenticator] = []
         self._callbacks: list[HttpAuthenticator | HttpAuthorizer] = []
         self.rule_book = RuleBook(settings, self._rules_changed)
-        self.http_authorizers = [
-            HttpAuthorizer(each, now_ms, self.rule_book.is_admin) for each in settings.authorizers
-        ]
+        self.http_authorizers = self._http_authorizers()
         self._callbacks += self.http_authorizers
         self._kept_quotas: Mapping[str, Quota] = {}
         self.quotas = Quotas({each.who: each.limits() for each in settings.quotas})
@@ -138,6 +136,8 @@ class Security:
             self._issuers.append(tokens)
             return tokens
         if isinstance(settings, HttpSettings):
+            from lakemq.broker_core.security.authn.http_callback import HttpAuthenticator
+
             callback = HttpAuthenticator(settings, self._now_ms)
             self._callbacks.append(callback)
             return callback
@@ -149,6 +149,14 @@ class Security:
             users = self._kept
         self._users.append(users)
         return PasswordAuthenticator(users, self.checker)
+
+    def _http_authorizers(self) -> list[HttpAuthorizer]:
+        if not self._settings.authorizers:
+            return []
+        from lakemq.broker_core.security.authz.http_rules import HttpAuthorizer
+
+        is_admin = self.rule_book.is_admin
+        return [HttpAuthorizer(each, self._now_ms, is_admin) for each in self._settings.authorizers]
 
     def _scram(self) -> list[ScramMechanism]:
         if not (self._settings.scram and self._users):

@@ -13,7 +13,6 @@ from lakemq.broker_core.api.errors import StartupError
 from lakemq.plugins.admin.accepting import limits_of
 from lakemq.plugins.admin.api.service import AdminService
 from lakemq.plugins.admin.config import AdminSettings
-from lakemq.plugins.admin.dashboard.child import DashboardChild, arguments_of, check_installed
 from lakemq.plugins.admin.http.connections import AdminConnections
 from lakemq.plugins.admin.http.health import PartitionHealth
 from lakemq.plugins.admin.http.tls import tls_of
@@ -23,6 +22,7 @@ from lakemq.plugins.admin.resources.all import resources
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from lakemq.plugins.admin.dashboard.child import DashboardChild
     from lakemq.plugins.admin.http.server import AdminServer
 
 _SERVER: Final = "lakemq.plugins.admin.http.server"
@@ -51,6 +51,8 @@ class AdminListener:
         self._connections: AdminConnections | None = None
         self._dashboard: DashboardChild | None = None
         if settings.dashboard:
+            from lakemq.plugins.admin.dashboard.child import check_installed
+
             check_installed()
 
     async def start(self) -> None:
@@ -74,6 +76,8 @@ class AdminListener:
                 f"admin: cannot listen on {self._host}:{settings.port}: {error.strerror}"
             ) from None
         if settings.dashboard:
+            from lakemq.plugins.admin.dashboard.child import DashboardChild, arguments_of
+
             self._dashboard = DashboardChild(
                 arguments_of(settings, self.addresses()[0]), self._dashboard_secret
             )
@@ -105,6 +109,8 @@ class AdminListener:
             if self._connections is not None:
                 self._connections.admission.tls = tls
             if self._dashboard is not None:
+                from lakemq.plugins.admin.dashboard.child import arguments_of
+
                 self._dashboard.use(arguments_of(settings, self.addresses()[0]))
 
         return apply

@@ -10,7 +10,6 @@ from lakemq.broker_core.api.settings import PluginSettings
 from lakemq.plugins.journal.metrics import register_metrics
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
-from lakemq.plugins.journal.tools.commands import journal_app
 
 
 @hookimpl
@@ -30,4 +29,6 @@ def register_storage(context: PluginContext) -> Storage:
 @hookimpl
 def register_commands() -> Commands:
     """`lakemq journal`: verify, dump and stats."""
+    from lakemq.plugins.journal.tools.commands import journal_app
+
     return [("journal", journal_app)]

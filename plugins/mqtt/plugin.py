@@ -9,7 +9,6 @@ from lakemq.broker_core.api.hooks import hookimpl
 from lakemq.broker_core.api.ports import Broker, Commands, Listener, PluginContext
 from lakemq.broker_core.api.settings import PluginSettings
 from lakemq.plugins.mqtt.config import MqttSettings
-from lakemq.plugins.mqtt.ops import commands
 from lakemq.plugins.mqtt.ops.metrics import register_metrics
 from lakemq.plugins.mqtt.server.engine import MqttEngine
 from lakemq.plugins.mqtt.server.tcp import MqttListener
@@ -43,4 +42,6 @@ def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Liste
 @hookimpl
 def register_commands() -> Commands:
     """The group `lakemq mqtt`."""
-    return [("mqtt", commands.mqtt)]
+    from lakemq.plugins.mqtt.ops.commands import mqtt
+
+    return [("mqtt", mqtt)]
