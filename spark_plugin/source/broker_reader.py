@@ -30,6 +30,7 @@ from lakemq.plugins.native.sdk.consumer.corrupt import CorruptCallback
 from lakemq.spark_plugin.access import Access
 from lakemq.spark_plugin.errors import DataLossError
 from lakemq.spark_plugin.source.corrupt import OnSkipped, skipped_batches, span_of
+from lakemq.spark_plugin.source.kept_batches import KeptBatches
 from lakemq.spark_plugin.source.planning import OffsetRange, PartitionView, TopicView
 from lakemq.spark_plugin.source.tiered import OverGrpc, read_placed, stores
 from lakemq.spark_plugin.tiered_options import Tiered
@@ -49,6 +50,7 @@ _RETRY_MIN_MS = 250
 _RETRY_MAX_MS = 4000
 
 _clients: dict[str | tuple[str, Access], SyncClient] = {}
+_kept: dict[tuple[str, Access], KeptBatches] = {}
 
 
 def client_of(bootstrap: str, access: Access = _ANONYMOUS) -> SyncClient:
@@ -59,6 +61,12 @@ def client_of(bootstrap: str, access: Access = _ANONYMOUS) -> SyncClient:
     if key not in _clients:
         _clients[key] = open_client(bootstrap, access)
     return _clients[key]
+
+
+def kept_for(bootstrap: str, access: Access) -> KeptBatches:
+    """What this process has kept of the batches that these credentials gave it; for one thread, as
+    `client_of`."""
+    return _kept.setdefault((bootstrap, access), KeptBatches())
 
 
 def open_client(
@@ -233,10 +241,12 @@ def read_arrow(
     keys: frozenset[bytes] | None = None,
     tiered: Tiered = _THROUGH_BROKER,
     on_skipped: OnSkipped | None = None,
+    kept: KeptBatches | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The range's records as Arrow batches of about `batch_rows` rows, or `batch_bytes`; small
     stored batches are concatenated, since every Arrow batch has a cost of its own. With
-    `keys` only records that have one of them.
+    `keys` only records that have one of them. `kept`: where the first stored batch may be and the
+    last one is left; not with `keys`.
 
     Corrupt batches are skipped, counted and logged; `on_skipped` is called once for each. Damage in
     columns that are not read is not noticed.
@@ -261,7 +271,11 @@ def read_arrow(
         read_batches, client, fetch_bytes=fetch_bytes, retry_timeout_s=retry_timeout_s,
         fail_on_data_loss=fail_on_data_loss, only=_filter_of(keys), on_corrupt=corrupt,
     )  # fmt: skip
-    for batch in _stored_batches(client, wanted, tiered, over_grpc, retry_timeout_s, corrupt):
+
+    def stored(part: OffsetRange) -> Iterator[RecordBatch]:
+        return _stored_batches(client, part, tiered, over_grpc, retry_timeout_s, corrupt)
+
+    for batch in kept.through(wanted, stored) if kept is not None else stored(wanted):
         try:
             arrow = to_arrow(
                 batch, topic=wanted.topic, partition=wanted.partition, start=offset,

@@ -31,6 +31,7 @@ from lakemq.spark_plugin.source import planning, pushdown
 from lakemq.spark_plugin.source.broker_reader import (
     check_described,
     client_of,
+    kept_for,
     read_arrow,
     retrying,
     view_of,
@@ -134,6 +135,7 @@ class _JournalReader(SentToWorker):
             retry_timeout_s=self.options.retry_timeout_s,
             fail_on_data_loss=self.options.fail_on_data_loss,
             tiered=self.options.access.tiered,
+            kept=kept_for(self.options.bootstrap, self.options.access),
         )
 
 
