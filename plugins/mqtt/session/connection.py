@@ -99,6 +99,7 @@ class Connection:
         "silent_until_ms",
         "state",
         "stored",
+        "stored_2",
         "subscribing",
         "throttle",
         "traffic",
@@ -124,7 +125,9 @@ class Connection:
         self.decoder.express = self.express
         self.stored: dict[bytes, Route] = {}
         """Topic names whose plain QoS 1 publishes are stored in runs."""
-        self.decoder.stored = self.stored
+        self.stored_2: dict[bytes, Route] = {}
+        """The same of QoS 2."""
+        self.decoder.stored, self.decoder.stored_2 = self.stored, self.stored_2
         self.version = V311
         self.bridge = False
         self.credentials: Credentials | None = None
@@ -215,6 +218,12 @@ class Connection:
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
         """What became of a publish of this connection that went to storage."""
+        raise NotImplementedError
+
+    def on_received(
+        self, packet_ids: Sequence[int], size_bytes: int, first: Place, now_ms: int
+    ) -> None:
+        """QoS 2 publishes of this connection are stored, from `first` on."""
         raise NotImplementedError
 
     def on_appended(

@@ -26,6 +26,7 @@ from lakemq.plugins.mqtt.state.appends import Outcome
 from lakemq.plugins.mqtt.state.questions import AuthorizationPending
 from lakemq.plugins.mqtt.state.states import State
 from lakemq.plugins.mqtt.wire.encoding import PINGRESP
+from lakemq.plugins.mqtt.wire.messages import Place
 from lakemq.plugins.mqtt.wire.packets import (
     Acknowledgement,
     AcknowledgementRun,
@@ -157,6 +158,23 @@ class ServerProtocol(Connection):
             settle = partial(publishing.settled, self, packet_id, qos, outcome, now_ms)
             inflow.in_turn(packet_id, settle)
 
+    def on_received(
+        self, packet_ids: Sequence[int], size_bytes: int, first: Place, now_ms: int
+    ) -> None:
+        """QoS 2 publishes of this connection are stored, from `first` on."""
+        inflow = self.inflow
+        inflow.appends -= len(packet_ids)
+        inflow.appends_bytes -= size_bytes
+        if inflow.take(packet_ids):
+            publishing.received(self, packet_ids, first, now_ms)
+            if inflow.early:
+                inflow.go_on()
+            return
+        for offset, packet_id in enumerate(packet_ids, first.offset):
+            place = Place(first.topic, first.partition, offset)
+            settle = partial(publishing.settled, self, packet_id, 2, place, now_ms)
+            inflow.in_turn(packet_id, settle)
+
     def _handle(self, packets: Sequence[Packet], now_ms: int) -> None:
         for place, packet in enumerate(packets):
             handler = _HANDLERS[self.state].get(type(packet), _unexpected)
@@ -219,7 +237,7 @@ _Handler = Callable[[Connection, Any, int], None]
 _WHEN_CONNECTED: Final[dict[type, _Handler]] = {
     Publish: publishing.publish,
     PublishRun: runs.pass_on,
-    StoredRun: runs.store,
+    StoredRun: publishing.publish_run,
     Acknowledgement: acknowledging.acknowledgement,
     AcknowledgementRun: acknowledging.acknowledgements,
     Subscribe: subscribing.subscribe,

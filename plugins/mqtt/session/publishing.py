@@ -5,7 +5,7 @@ Source: MQTT 5.0 sections 3.3 to 3.7, 4.3 (QoS).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from lakemq.broker_core.api.errors import NotLeader, OutcomeUnknown, StorageFull
@@ -34,6 +34,7 @@ from lakemq.plugins.mqtt.wire.packets import (
     PacketType,
     Properties,
     Publish,
+    StoredRun,
 )
 from lakemq.plugins.mqtt.wire.reasons import ProtocolError, Reason, publish_reason
 from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX, check_topic_name
@@ -47,6 +48,7 @@ def forget_routes(connection: Connection, now_ms: int) -> None:
     connection.routes.clear()
     connection.express.clear()
     connection.stored.clear()
+    connection.stored_2.clear()
 
 
 def _route(connection: Connection, topic: str) -> Route:
@@ -100,8 +102,8 @@ def _may_publish(connection: Connection, route: Route, packet: Publish) -> bool:
     context = connection.access_context(packet.qos, bool(packet.retain))
     allowed = connection.hub.allowed(connection.principal, Operation.WRITE, route.topic, context)
     route.allowed[packet.qos * 2 + packet.retain] = allowed
-    if allowed and packet.qos == 1 and route.stores is not None and not packet.retain:
-        runs.offer_stored(connection, route)
+    if allowed and packet.qos and route.stores is not None and not packet.retain:
+        runs.offer_stored(connection, route, packet.qos)
     return allowed
 
 
@@ -146,6 +148,29 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     if route.certificate is not None:
         hub.certify(packet, route.certificate, connection.client_id, connection.principal, now_ms)
     _pass_on(connection, packet, route, now_ms)
+
+
+def publish_run(connection: Connection, packet: StoredRun, now_ms: int) -> None:
+    """As `publish` of each."""
+    if packet.qos == 1 or _are_new(connection, packet):
+        runs.store(connection, packet)
+        return
+    for packet_id, payload in zip(packet.packet_ids, packet.payloads, strict=True):
+        if connection.state is State.CONNECTED:
+            one = Publish(packet.route.topic, payload, packet.qos, packet_id=packet_id)
+            publish(connection, one, now_ms)
+    connection.traffic.packets_received += len(packet.packet_ids) - 1
+
+
+def _are_new(connection: Connection, packet: StoredRun) -> bool:
+    """Whether publishes at QoS 2 are the first under their identifiers, and the session may have as
+    many more."""
+    session, packet_ids = connection.session, packet.packet_ids
+    assert session is not None
+    incoming = session.incoming
+    if len(incoming) + len(packet_ids) > SHARED_INCOMING_MAX:
+        return False
+    return len(set(packet_ids)) == len(packet_ids) and incoming.keys().isdisjoint(packet_ids)
 
 
 def _store_plain(connection: Connection, packet: Publish, route: Route, topic: str) -> None:
@@ -390,6 +415,31 @@ def _acknowledge(
         session.keep(None, lambda _: _say_received(session, packet_id), now_ms)
     else:
         _say_received(session, packet_id)
+
+
+def received(connection: Connection, packet_ids: Sequence[int], first: Place, now_ms: int) -> None:
+    """QoS 2 publishes were stored: one place behind the other, from `first` on."""
+    session, peer = connection.session, None
+    if session is not None and first[:2] in connection.hub.positions and first.topic != DELAYED:
+        peer = session.connection
+    if peer is None or peer.state is not State.CONNECTED or len(packet_ids) == 1:
+        for offset, packet_id in enumerate(packet_ids, first.offset):
+            place = Place(first.topic, first.partition, offset)
+            settled(connection, packet_id, 2, place, now_ms)
+        return
+    assert session is not None
+    incoming, unsaid, answers = session.incoming, peer.inflow.unsaid_2, list[bytes]()
+    for offset, packet_id in enumerate(packet_ids, first.offset):
+        place = Place(first.topic, first.partition, offset)
+        known = incoming.get(packet_id)
+        if known is connection or known == place:  # as in `_acknowledge`
+            incoming[packet_id] = place
+            if packet_id in unsaid:
+                unsaid.discard(packet_id)
+                answers.append(PUBREC + packet_id.to_bytes(2, "big"))
+    if answers:
+        peer.traffic.packets_sent += len(answers) - 1
+        peer.write(b"".join(answers))
 
 
 def _say_received(session: Session, packet_id: int) -> None:

@@ -1,5 +1,5 @@
 """Publishes of one client to one topic name that came together: QoS 0 is passed on as the bytes
-that came, QoS 1 is stored without a look at each.
+that came, QoS 1 and 2 are stored without a look at each.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from lakemq.broker_core.api.types import Acks
 from lakemq.plugins.mqtt.routing.subscriptions import Target
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.progress import ROUTES_MAX, Route
+from lakemq.plugins.mqtt.state.appends import PendingAppend
+from lakemq.plugins.mqtt.state.records import qos_2_header
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.messages import Message, message_of
 from lakemq.plugins.mqtt.wire.packets import V5, Publish, PublishRun, StoredRun
@@ -28,10 +30,10 @@ def offer_express(connection: Connection, route: Route) -> None:
     express[route.topic.encode()] = route.topic
 
 
-def offer_stored(connection: Connection, route: Route) -> None:
-    """From now on, let plain QoS 1 publishes to this topic name, which the client may publish to
-    and nothing is particular about, come in runs."""
-    stored = connection.stored
+def offer_stored(connection: Connection, route: Route, qos: int) -> None:
+    """From now on, let plain publishes of QoS 1 or 2 to this topic name, which the client may
+    publish to so and nothing is particular about, come in runs."""
+    stored = connection.stored if qos == 1 else connection.stored_2
     if len(route.topic) > REMEMBERED_CHARS_MAX:
         return
     if len(stored) >= ROUTES_MAX:
@@ -39,17 +41,20 @@ def offer_stored(connection: Connection, route: Route) -> None:
     stored[route.topic.encode()] = route
 
 
-def store(connection: Connection, packet: StoredRun, now_ms: int) -> None:
+def store(connection: Connection, packet: StoredRun) -> None:
     """As `publishing.publish` of each; what each of them costs is in C."""
     hub, inflow, route = connection.hub, connection.inflow, packet.route
-    packet_ids, payloads = packet.packet_ids, packet.payloads
+    packet_ids, payloads, qos = packet.packet_ids, packet.payloads, packet.qos
     count = len(packet_ids)
     hub.counters.publishes_received += count
-    connection.traffic.received[1] += count
-    inflow.qos_1 += count
+    connection.traffic.received[qos] += count
     inflow.appends += count
     inflow.order += packet_ids
-    pending, headers = hub.outbox.appends.to(route.stores, Acks.LEADER), route.headers[1]
+    pending, headers = hub.outbox.appends.to(route.stores, Acks.LEADER), route.headers[qos]
+    if qos == 2:
+        _store_2(connection, packet, pending)
+        return
+    inflow.qos_1 += count
     if count == 1:
         (payload,) = payloads
         inflow.appends_bytes += len(payload)
@@ -58,7 +63,25 @@ def store(connection: Connection, packet: StoredRun, now_ms: int) -> None:
         return
     inflow.appends_bytes += sum(map(len, payloads))
     connection.traffic.packets_received += count - 1
-    pending.add_run(connection.principal, route.key, payloads, headers, connection, packet_ids)
+    every = [headers] * count
+    pending.add_run(connection.principal, route.key, payloads, every, connection, packet_ids)
+
+
+def _store_2(connection: Connection, packet: StoredRun, pending: PendingAppend) -> None:
+    inflow, route, session = connection.inflow, packet.route, connection.session
+    packet_ids, payloads = packet.packet_ids, packet.payloads
+    assert session is not None
+    connection.traffic.packets_received += len(packet_ids) - 1
+    inflow.appends_bytes += sum(map(len, payloads))
+    inflow.qos_2.update(packet_ids)
+    inflow.unsaid_2.update(packet_ids)
+    session.incoming.update(dict.fromkeys(packet_ids, connection))
+    every = [route.headers[2]] * len(packet_ids)
+    if session.durable:
+        every = [
+            one + qos_2_header(session.stamp, i) for one, i in zip(every, packet_ids, strict=True)
+        ]
+    pending.add_run(connection.principal, route.key, payloads, every, connection, packet_ids, 2)
 
 
 def pass_on(connection: Connection, packet: PublishRun, now_ms: int) -> None:

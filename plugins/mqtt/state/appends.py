@@ -36,11 +36,19 @@ class AppendCallback(Protocol):
         (packet_id,) = packet_ids  # who has more than one knows better
         self.on_result(packet_id, 1, size_bytes, somewhere, now_ms)
 
+    def on_received(
+        self, packet_ids: Sequence[int], size_bytes: int, first: Place, now_ms: int
+    ) -> None:
+        """The same for QoS 2 publishes in a row: the first is stored at `first`, the others behind
+        it."""
+        (packet_id,) = packet_ids
+        self.on_result(packet_id, 2, size_bytes, first, now_ms)
+
 
 Token = tuple[AppendCallback | None, int, int]
 """Who hears what became of a record, its packet identifier and QoS."""
 Row = tuple[AppendCallback | None, Sequence[int], int, int]
-"""The same of a record, or of QoS 1 publishes in a row that have one key, and their bytes."""
+"""The same of a record, or of publishes of one QoS in a row that have one key, and their bytes."""
 FULL_COUNT: Final = 32
 FULL_BYTES: Final = 64 * 1024
 """Records, or bytes, of an append that gains little from more."""
@@ -110,11 +118,12 @@ class PendingAppend:
         principal: Principal,
         key: bytes,
         values: Sequence[bytes],
-        headers: bytes,
+        headers: Sequence[bytes],
         receiver: AppendCallback,
         packet_ids: Sequence[int],
+        qos: int = 1,
     ) -> None:
-        """`add` for QoS 1 publishes of one client under one key."""
+        """`add` for publishes of one client and QoS, 1 or 2, under one key."""
         if principal is not self._principal:
             self._principal = principal
             self._starts.append((principal, len(self.values)))
@@ -122,8 +131,8 @@ class PendingAppend:
         self.size_bytes += size
         self.keys += [key] * count
         self.values += values
-        self.headers += [headers] * count
-        self.rows.append((receiver, packet_ids, 1, size))
+        self.headers += headers
+        self.rows.append((receiver, packet_ids, qos, size))
 
     def has_enough(self, count: int) -> bool:
         """Whether it has so many records, or gathering more would save little."""
@@ -196,9 +205,13 @@ class PendingAppend:
                 owner, run, run_bytes = None, [*packet_ids], size
                 if qos == 1:
                     owner = receiver
-                elif receiver is not None:
-                    place = Place(self.topic, stored.partition, offset) if qos else somewhere
-                    receiver.on_result(packet_ids[0], qos, size, place, now_ms)
+                elif receiver is None:
+                    pass
+                elif qos:
+                    first = Place(self.topic, stored.partition, offset)
+                    receiver.on_received(run, size, first, now_ms)
+                else:
+                    receiver.on_result(packet_ids[0], qos, size, somewhere, now_ms)
             offset = Offset(offset + len(packet_ids))
         if owner is not None:
             owner.on_appended(run, run_bytes, somewhere, now_ms)

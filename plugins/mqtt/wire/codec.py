@@ -50,7 +50,8 @@ from lakemq.plugins.mqtt.wire.topics import TopicNames, TopicTooDeep
 _QOS_0: Final = 0x30
 """First byte of a PUBLISH at QoS 0, neither retained nor a duplicate."""
 _QOS_1: Final = 0x32
-"""The same at QoS 1."""
+_QOS_2: Final = 0x34
+"""The same at QoS 1 and 2."""
 _QOS_3: Final = 0x06
 _PUBACK: Final = 0x40
 _ACKS: Final = {
@@ -70,9 +71,9 @@ class Decoder:
     """Turns one connection's bytes into packets.
 
     `version` is 0 until CONNECT or CONNACK has been read, or it is set. `express` holds topic names
-    (bytes) whose plain QoS 0 publishes come out as `PublishRun`, undecoded; `stored` those whose
-    plain QoS 1 publishes come out as `StoredRun`. With `ack_runs` several acknowledgements of
-    one type in a row come out as `AcknowledgementRun`.
+    (bytes) whose plain QoS 0 publishes come out as `PublishRun`, undecoded; `stored` and `stored_2`
+    those whose plain QoS 1 and QoS 2 publishes come out as `StoredRun`. With `ack_runs` several
+    acknowledgements of one type in a row come out as `AcknowledgementRun`.
     """
 
     __slots__ = (
@@ -85,6 +86,7 @@ class Decoder:
         "one_by_one",
         "packet_max_bytes",
         "stored",
+        "stored_2",
         "version",
     )
 
@@ -98,6 +100,7 @@ class Decoder:
         self.names = TopicNames() if names is None else names
         self.express: Mapping[bytes, object] = {}
         self.stored: Mapping[bytes, object] = {}
+        self.stored_2: Mapping[bytes, object] = {}
         self.ack_runs = False
         self.error: MqttError | None = None
         """Why decoding stopped; the packets before it were returned. Feed nothing more then."""
@@ -182,7 +185,8 @@ class Decoder:
         """Decode from the start of `data` into `packets`; returns where the unfinished begins."""
         position, end = 0, len(data)
         append, express, one_by_one = packets.append, self.express, self.one_by_one
-        stored, ack_runs = self.stored, self.ack_runs and not one_by_one
+        stored, stored_2 = self.stored, self.stored_2
+        ack_runs = self.ack_runs and not one_by_one
         self._needed = 2
         while end - position >= 2:
             first = data[position]
@@ -200,7 +204,11 @@ class Decoder:
                 append(run)
                 position += len(run.packets)
                 continue
-            if first == _QOS_1 and stored and (found := self._stored_run(data, body, stop)):
+            if first == _QOS_1 and stored and (found := self._stored_run(data, body, stop, 1)):
+                position = found[1]
+                append(found[0])
+                continue
+            if first == _QOS_2 and stored_2 and (found := self._stored_run(data, body, stop, 2)):
                 position = found[1]
                 append(found[0])
                 continue
@@ -290,12 +298,15 @@ class Decoder:
                 break
         return PublishRun(topic, data[start:position], count)
 
-    def _stored_run(self, data: bytes, body: int, stop: int) -> tuple[StoredRun, int] | None:
-        """All plain QoS 1 publishes to one stored topic name, from the one at `data[body:stop]` on,
-        and where they end; None: it is no stored topic name, or the packet is not plain."""
+    def _stored_run(
+        self, data: bytes, body: int, stop: int, qos: int
+    ) -> tuple[StoredRun, int] | None:
+        """All plain publishes of a QoS to one stored topic name, from the one at `data[body:stop]`
+        on, and where they end; None: it is no stored topic name, or the packet is not plain."""
         at = body + 2 + int.from_bytes(data[body : body + 2], "big")
         field = data[body:at]
-        route = self.stored.get(field[2:])
+        first, stored = (_QOS_1, self.stored) if qos == 1 else (_QOS_2, self.stored_2)
+        route = stored.get(field[2:])
         if route is None or at + 2 > stop:
             return None
         packet_ids: list[int] = []
@@ -313,7 +324,7 @@ class Decoder:
             packet_ids.append(packet_id)
             payloads.append(data[at:stop])
             behind, body = stop, stop + 2
-            if body >= end or data[behind] != _QOS_1:
+            if body >= end or data[behind] != first:
                 break
             length = data[body - 1]
             if length > 0x7F:
@@ -325,7 +336,7 @@ class Decoder:
             too_large = stop - behind > self.packet_max_bytes
             if stop > end or at + 2 > stop or too_large or not data.startswith(field, body):
                 break
-        return (StoredRun(route, packet_ids, payloads), behind) if packet_ids else None
+        return (StoredRun(route, packet_ids, payloads, qos), behind) if packet_ids else None
 
     def _publish(self, data: bytes, first: int, body: int, stop: int) -> Publish:
         """One PUBLISH whose remaining bytes are `data[body:stop]`."""

@@ -147,13 +147,14 @@ class PublishRun:
 
 @dataclass(slots=True)
 class StoredRun:
-    """Consecutive QoS 1 PUBLISH packets to one topic name, neither repeated, retained nor with
-    properties."""
+    """Consecutive PUBLISH packets of one QoS, 1 or 2, to one topic name, neither repeated, retained
+    nor with properties."""
 
     route: Any
-    """What `Decoder.stored` says of the name."""
+    """What `Decoder.stored`, or `stored_2`, says of the name."""
     packet_ids: Sequence[int]
     payloads: Sequence[bytes]
+    qos: int = 1
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import os
 import runpy
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from lakemq.plugins.mqtt.server.tcp import SocketLink
@@ -21,7 +21,14 @@ from lakemq.plugins.mqtt.state.delivery import Outbound
 from lakemq.plugins.mqtt.state.ledger import Ledger
 from lakemq.plugins.mqtt.state.states import State
 from lakemq.plugins.mqtt.wire.codec import Decoder
-from lakemq.plugins.mqtt.wire.packets import V311, Acknowledgement, PacketType, Publish
+from lakemq.plugins.mqtt.wire.packets import (
+    V311,
+    Acknowledgement,
+    AcknowledgementRun,
+    PacketType,
+    Publish,
+    StoredRun,
+)
 
 VARIABLE: Final = "LAKEMQ_TEST_CRASH_POINT"
 _flags: set[str] = set()
@@ -36,20 +43,21 @@ def is_qos_2(*arguments: Any) -> bool:
     return bool(arguments[1].qos == 2)
 
 
-def is_a(kind: PacketType) -> Callable[..., bool]:
-    return lambda *arguments: arguments[1].type is kind
+def on_packet(kinds: Iterable[type], when: Callable[..., bool], then: Callable[[], None]) -> None:
+    """Do `then` before a packet from a client is handled, or a run of them."""
+    for kind in kinds:
+        _HANDLERS[kind] = _hooked(_HANDLERS[kind], when, then)
 
 
-def on_packet(kind: type, when: Callable[..., bool], then: Callable[[], None]) -> None:
-    """Do `then` before a packet from a client is handled."""
-    handler = _HANDLERS[kind]
-
+def _hooked(
+    handler: Callable[..., None], when: Callable[..., bool], then: Callable[[], None]
+) -> Callable[..., None]:
     def handle(*arguments: Any) -> None:
         if when(*arguments):
             then()
         handler(*arguments)
 
-    _HANDLERS[kind] = handle
+    return handle
 
 
 def before(owner: type, name: str, when: Callable[..., bool], then: Callable[[], None]) -> None:
@@ -96,12 +104,22 @@ def once_kept(cause: str) -> None:
     before(Ledger, "done", lambda *_: cause in _flags, die)
 
 
+def on_acknowledgement(kind: PacketType, then: Callable[[], None]) -> None:
+    """Do `then` before such packets are handled."""
+    on_packet((Acknowledgement, AcknowledgementRun), lambda *sent: sent[1].type is kind, then)
+
+
+def _publish_stored() -> None:
+    before(protocol.ServerProtocol, "on_result", _settled_qos_2, die)
+    before(protocol.ServerProtocol, "on_received", lambda *_: True, die)
+
+
 def _settled_qos_2(*arguments: Any) -> bool:
     return bool(arguments[2] == 2)
 
 
 def _release_kept() -> None:
-    on_packet(Acknowledgement, is_a(PacketType.PUBREL), flag("release"))
+    on_acknowledgement(PacketType.PUBREL, flag("release"))
     once_kept("release")
 
 
@@ -111,26 +129,26 @@ def _delivery_kept() -> None:
 
 
 def _receipt_kept() -> None:
-    on_packet(Acknowledgement, is_a(PacketType.PUBREC), flag("receipt"))
+    on_acknowledgement(PacketType.PUBREC, flag("receipt"))
     once_kept("receipt")
 
 
 POINTS: Final[dict[str, Callable[[], None]]] = {
     # from a client
-    "publish_received": lambda: on_packet(Publish, is_qos_2, die),
-    "publish_stored": lambda: before(protocol.ServerProtocol, "on_result", _settled_qos_2, die),
+    "publish_received": lambda: on_packet((Publish, StoredRun), is_qos_2, die),
+    "publish_stored": _publish_stored,
     "pubrec_sent": lambda: sent(PacketType.PUBREC),
-    "pubrel_received": lambda: on_packet(Acknowledgement, is_a(PacketType.PUBREL), die),
+    "pubrel_received": lambda: on_acknowledgement(PacketType.PUBREL, die),
     "release_kept": _release_kept,
     "pubcomp_sent": lambda: sent(PacketType.PUBCOMP),
     # to a client
     "delivery_waits": lambda: before(Outbound, "_send_when_kept", lambda *_: True, die),
     "delivery_kept": _delivery_kept,
     "publish_sent": lambda: sent(PacketType.PUBLISH),
-    "pubrec_received": lambda: on_packet(Acknowledgement, is_a(PacketType.PUBREC), die),
+    "pubrec_received": lambda: on_acknowledgement(PacketType.PUBREC, die),
     "receipt_kept": _receipt_kept,
     "pubrel_sent": lambda: sent(PacketType.PUBREL),
-    "pubcomp_received": lambda: on_packet(Acknowledgement, is_a(PacketType.PUBCOMP), die),
+    "pubcomp_received": lambda: on_acknowledgement(PacketType.PUBCOMP, die),
 }
 
 

@@ -44,6 +44,14 @@ class Client:
         self.told += [(packet_id, 1, Place) for packet_id in packet_ids]
         self.size_bytes += size_bytes
 
+    def on_received(
+        self, packet_ids: Sequence[int], size_bytes: int, first: Place, now_ms: int
+    ) -> None:
+        assert packet_ids
+        for offset, packet_id in enumerate(packet_ids, first.offset):
+            self.on_result(packet_id, 2, 0, Place(*first[:2], offset), now_ms)
+        self.size_bytes += size_bytes
+
 
 @pytest.mark.parametrize("seed", range(40))
 def test_each_is_told_its_own(seed: int) -> None:
@@ -61,8 +69,8 @@ def test_each_is_told_its_own(seed: int) -> None:
         if whose is not None and chance.random() < 0.4:
             packet_ids = list(range(packet_id + 1, packet_id + chance.randrange(2, 9)))
             values = [b"x" * chance.randrange(5) for _ in packet_ids]
-            pending.add_run(ANONYMOUS, b"k", values, b"", clients[whose], packet_ids)
-            qos = 1
+            qos, headers = chance.choice([1, 1, 2]), [b""] * len(values)
+            pending.add_run(ANONYMOUS, b"k", values, headers, clients[whose], packet_ids, qos)
         else:
             packet_ids, values = [packet_id + 1], [b"x" * chance.randrange(5)]
             qos = chance.choice([0, 1, 1, 1, 2])
@@ -98,7 +106,7 @@ def test_records_of_a_run_that_went_to_several_partitions(seed: int) -> None:
     parts: dict[int, list[int]] = {0: [], 1: []}
     for first in range(0, 60, 20):
         packet_ids = list(range(first, first + 20))
-        pending.add_run(ANONYMOUS, b"k", [b"x"] * 20, b"", client, packet_ids)
+        pending.add_run(ANONYMOUS, b"k", [b"x"] * 20, [b""] * 20, client, packet_ids)
     for index in range(60):
         parts[chance.randrange(2)].append(index)
     for home, indexes in parts.items():

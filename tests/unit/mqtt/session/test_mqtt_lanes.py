@@ -29,6 +29,9 @@ class Client:
     def on_appended(self, packet_ids: Any, size_bytes: int, somewhere: Place, now_ms: int) -> None:
         self.told += [somewhere] * len(packet_ids)
 
+    def on_received(self, packet_ids: Any, size_bytes: int, first: Place, now_ms: int) -> None:
+        self.told += [first] * len(packet_ids)
+
 
 class Failing(MemoryBroker):
     """`publish` to the topic `bad` raises, or answers with a record too few."""

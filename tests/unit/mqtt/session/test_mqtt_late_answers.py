@@ -4,6 +4,7 @@ its turn."""
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ class Late(CrashBench):
         (lane,) = self.hub.outbox.appends.take()
         data = encode(lane.columns(), now_ms=self.now_ms, base_offset=self.end)
         self.commit(CommittedBatch(lane.topic, 0, Offset(self.end), data))
-        self.end += 1
+        self.end += len(lane.values)
         return lane
 
     def answer(self, lane: PendingAppend, offset: int) -> None:
@@ -80,6 +81,27 @@ def test_an_answer_behind_pubrel_keeps_no_identifier() -> None:
     bench.answer(second, 1)
     assert kinds(device) == [(PUBREC, 0)]
     assert [one.payload for one in bench.messages.values()] == [b"1", b"2"]
+
+
+def test_a_late_answer_to_several_finishes_none_that_came_since() -> None:
+    bench = Late()
+    device = bench.device()
+    device.send(Publish("a", b"0", 2, packet_id=6))
+    bench.answer(bench.hear(), 0)
+    device.send(publish(b"1"), Publish("a", b"2", 2, packet_id=8))
+    both = bench.hear()
+    device.lose()
+    device = bench.device()
+    device.send(publish(b"1", dup=True), Acknowledgement(PUBREL, 7))
+    bench.settle()
+    assert kinds(device) == [(PUBREC, 0), (PUBCOMP, 0)]
+    device.send(publish(b"3"))
+    both.settle([0, 1], Placed(0, Offset(1)), bench.now_ms)
+    assert kinds(device) == [], "one is another publish by now, the other was not asked for again"
+    device.send(Publish("a", b"2", 2, dup=True, packet_id=8))
+    assert kinds(device) == [(PUBREC, 0)]
+    (lane,) = bench.hub.outbox.appends.take()
+    assert lane.values == [b"3"]
 
 
 def test_a_publish_that_comes_twice_on_a_connection_is_answered_once() -> None:
@@ -239,20 +261,22 @@ def test_answers_keep_the_order_of_the_publishes(seed: int, version: int) -> Non
     bench.forbidden.add((Operation.WRITE, "refused"))
     device = bench.connect("d", version=version)
     sent: list[tuple[PacketType, int]] = []
-    waiting: list[tuple[PendingAppend, int]] = []
+    waiting: list[tuple[PendingAppend, Sequence[int]]] = []
     for _ in range(60):
         if waiting and chance.random() < 0.5:
-            lane, index = waiting.pop(chance.randrange(len(waiting)))
-            lane.settle([index], Placed(index % 3, Offset(index)), bench.now_ms)
+            lane, indexes = waiting.pop(chance.randrange(len(waiting)))
+            lane.settle(indexes, Placed(indexes[0] % 3, Offset(indexes[0])), bench.now_ms)
             continue
-        qos, packet_id = chance.choice([1, 2]), len(sent) + 1
+        qos, first = chance.choice([1, 2]), len(sent) + 1
         name = chance.choice(["a", "a", "b", "memory", *["refused"] * (version == V5)])
-        device.send(Publish(name, b"x", qos, packet_id=packet_id))
-        sent.append((PacketType.PUBACK if qos == 1 else PUBREC, packet_id))
+        packet_ids = range(first, first + chance.choice([1, 1, 3]))
+        device.send(*(Publish(name, b"x", qos, packet_id=each) for each in packet_ids))
+        sent += [(PacketType.PUBACK if qos == 1 else PUBREC, each) for each in packet_ids]
         for lane in bench.hub.outbox.appends.take():
-            waiting += [(lane, index) for index in range(len(lane.values))]
+            whole = range(len(lane.values))
+            waiting += [(lane, whole)] if chance.random() < 0.5 else [(lane, [i]) for i in whole]
     chance.shuffle(waiting)
-    for lane, index in waiting:
-        lane.settle([index], Placed(index % 3, Offset(index)), bench.now_ms)
+    for lane, indexes in waiting:
+        lane.settle(indexes, Placed(indexes[0] % 3, Offset(indexes[0])), bench.now_ms)
     answers = [one for one in device.received() if isinstance(one, Acknowledgement)]
     assert [(one.type, one.packet_id) for one in answers] == sent

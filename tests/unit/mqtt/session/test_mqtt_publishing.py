@@ -195,13 +195,14 @@ def test_refusal_by_the_topic_reaches_version_5() -> None:
     assert device.one().reason == Reason.NOT_AUTHORIZED
 
 
-def test_changed_permissions_are_obeyed_after_the_cache_time() -> None:
+@pytest.mark.parametrize("qos", [1, 2])
+def test_changed_permissions_are_obeyed_after_the_cache_time(qos: int) -> None:
     bench = Bench(limits=Limits(access_cache_ms=1000))
     device = bench.connect("d", version=V5)
-    device.send(Publish("a", b"1", 1, packet_id=1))
+    device.send(Publish("a", b"1", qos, packet_id=1))
     bench.forbidden = {(Operation.WRITE, "a")}
     bench.pass_time(1)
-    device.send(*[Publish("a", b"2", 1, packet_id=packet_id) for packet_id in (2, 3, 4)])
+    device.send(*[Publish("a", b"2", qos, packet_id=packet_id) for packet_id in (2, 3, 4)])
     assert bench.store() == 1
     reasons = {each.packet_id: each.reason for each in device.received()}  # type: ignore[union-attr]
     assert reasons == {1: 0, **dict.fromkeys((2, 3, 4), Reason.NOT_AUTHORIZED)}

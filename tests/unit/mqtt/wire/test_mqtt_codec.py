@@ -211,7 +211,7 @@ ACKNOWLEDGEMENTS: Final = (
 
 def with_runs(decoder: Decoder, *names: str) -> Decoder:
     decoder.express = {name.encode(): None for name in names}
-    decoder.stored = {name.encode(): name for name in names}
+    decoder.stored = decoder.stored_2 = {name.encode(): name for name in names}
     decoder.ack_runs = True
     return decoder
 
@@ -227,7 +227,7 @@ def unrolled(packets: list[Packet], version: int) -> list[Packet]:
             found += inside
         elif isinstance(each, StoredRun):
             found += [
-                Publish(each.route, payload, 1, packet_id=packet_id)
+                Publish(each.route, payload, each.qos, packet_id=packet_id)
                 for packet_id, payload in zip(each.packet_ids, each.payloads, strict=True)
             ]
         elif isinstance(each, AcknowledgementRun):
@@ -242,13 +242,17 @@ def unrolled(packets: list[Packet], version: int) -> list[Packet]:
 def test_runs_hide_nothing_that_is_wrong(seed: int, version: int) -> None:
     """Of bytes that were changed, or are more than allowed, the same comes out as without runs."""
     chance = random.Random(seed)
+    often = chance.choice([1, 2])
     sent = [
-        Publish("a", bytes(chance.choice([0, 9, 9, 120, 130, 300])), 1, packet_id=packet_id)
+        Publish("a", bytes(chance.choice([0, 9, 9, 120, 130, 300])), qos, packet_id=packet_id)
         for packet_id in chance.choices(range(50), k=chance.choice([1, 12]))
+        for qos in [chance.choice([1, 1, 1, 2]) if often == 1 else 2]
     ]
     stream = bytearray(b"".join(encode(each, version) for each in sent))
     for _ in range(chance.randrange(3)):
-        stream[chance.randrange(len(stream))] = chance.choice([0, 1, 2, 0x32, 0x3A, 0x80, 0xFF])
+        stream[chance.randrange(len(stream))] = chance.choice(
+            [0, 1, 2, 0x32, 0x34, 0x3A, 0x80, 0xFF]
+        )
     most = chance.choice([200, 1 << 20])
     runs, plain = with_runs(Decoder(most, version=version), "a"), Decoder(most, version=version)
     assert unrolled(runs.feed(bytes(stream)), version) == plain.feed(bytes(stream))

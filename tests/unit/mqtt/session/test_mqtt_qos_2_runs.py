@@ -1,4 +1,4 @@
-"""Goal: acknowledgements that come together do what each of them does alone."""
+"""Goal: publishes at QoS 2, and acknowledgements, that come together do what each does alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lakemq.plugins.mqtt.session import publishing
 from lakemq.plugins.mqtt.state.states import State
 from lakemq.plugins.mqtt.wire.messages import Place
 from lakemq.plugins.mqtt.wire.packets import (
@@ -72,7 +73,10 @@ class Both:
                 (i, one if isinstance(one, Place) else None) for i, one in session.incoming.items()
             ]
             left += (deliveries, outbound.unacked, incoming, session.released)
-            left += (connection.inflow.qos_2, self.bench.kept_sessions)
+            inflow, counters = connection.inflow, self.bench.hub.counters
+            left += (inflow.qos_2,)
+            assert (inflow.appends, inflow.appends_bytes, list(inflow.order)) == (0, 0, [])
+            left += (self.bench.kept_sessions, counters.publishes_refused)
         return got, left
 
 
@@ -81,8 +85,19 @@ def kind_of(packet: Packet) -> str:
     return packet.type.name if isinstance(packet, Acknowledgement) else type(packet).__name__
 
 
-def acknowledgements(chance: random.Random) -> list[Acknowledgement]:
-    found: list[Acknowledgement] = []
+def publishes(chance: random.Random) -> list[Publish]:
+    """Mostly in a row, to few names; some under identifiers that are in use, some again."""
+    first, name = chance.randrange(1, 60), chance.choice(["up/0", "up/1", "new"])
+    ids: Sequence[int] = range(first, first + chance.choice([1, 2, 9]))
+    if chance.random() < 0.2:
+        ids = chance.choices(range(1, 15), k=5)
+    again = chance.random() < 0.1
+    payload = bytes(chance.choice([0, 5, 150]))
+    return [Publish(name, payload, 2, dup=again, packet_id=each) for each in ids]
+
+
+def acknowledgements(chance: random.Random) -> list[Packet]:
+    found: list[Packet] = []
     for kind in chance.choices((PUBREC, PUBREL, PUBCOMP), k=chance.choice([1, 3, 5])):
         first = chance.randrange(1, 10)
         ids: Sequence[int] = range(first, min(13, first + chance.choice([2, 5, 12])))
@@ -94,13 +109,21 @@ def acknowledgements(chance: random.Random) -> list[Acknowledgement]:
 
 @pytest.mark.parametrize("version", [V311, V5])
 @pytest.mark.parametrize("seed", seeds(150))
-def test_together_as_one_by_one(seed: int, version: int) -> None:
+def test_together_as_one_by_one(seed: int, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(seed + 7)
     together, alone = Both(seed, version), Both(seed, version)
-    sent = acknowledgements(random.Random(seed + 7))
-    together.device.send(*sent)
-    for each in sent:
-        alone.device.send(each)
-    assert together.said() == alone.said()
+    if chance.random() < 0.2:
+        monkeypatch.setattr(publishing, "SHARED_INCOMING_MAX", 20)
+        together.bench.hub.ended, alone.bench.hub.ended = {}, {}  # other nodes take sessions over
+    for _ in range(4):
+        sent: list[Packet] = []
+        for _ in range(3):
+            some = publishes if chance.random() < 0.7 else acknowledgements
+            sent += some(chance)
+        together.device.send(*sent)
+        for each in sent:
+            alone.device.send(each)
+        assert together.said() == alone.said()
 
 
 def test_pubrels_that_come_together_are_one_write_of_the_session() -> None:
