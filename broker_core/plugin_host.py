@@ -62,6 +62,8 @@ class PluginHost:
         found = entry_points(group=ENTRY_POINT_GROUP) if points is None else points
         self._points: dict[str, PluginPoint] = {point.name: point for point in found}
         self.plugins: list[LoadedPlugin] = []
+        self._distributions: dict[Distribution | None, tuple[str, str]] = {None: ("?", "?")}
+        """(version, name): each look parses all of what describes a distribution."""
         self._reconfigurable: dict[str, list[Reconfigurable]] = {}
 
     def again(self, source: ConfigSource) -> PluginHost:
@@ -157,12 +159,9 @@ class PluginHost:
         if variable in self._source.variables:
             enabled = self._source.variables[variable].lower() == "true"
         distribution = point.dist
-        return LoadedPlugin(
-            name,
-            distribution.version if distribution else "?",
-            distribution.name if distribution else "?",
-            enabled,
-        )
+        if distribution is not None and distribution not in self._distributions:
+            self._distributions[distribution] = distribution.version, distribution.name
+        return LoadedPlugin(name, *self._distributions[distribution], enabled)
 
     def _load(self, plugin: LoadedPlugin) -> LoadedPlugin:
         name = plugin.name

@@ -16,7 +16,6 @@ from enum import Enum, IntEnum, StrEnum
 from typing import Any, Final, NoReturn
 
 import typer
-from rich.cells import cell_len
 
 
 class Output(StrEnum):
@@ -159,6 +158,8 @@ def print_table(
     None is `-`, a truth yes or no, a sequence its items or `-`. Nothing is cut off or wrapped, so
     that the output can be searched and read by programs. `data`: what JSON shows in place of rows.
     """
+    from rich.cells import cell_len  # not for a node that starts
+
     lines = [tuple(row) for row in rows]
     if is_json():
         keys = [heading.replace(" ", "_").replace("(UTC)", "utc") for heading in headings]

@@ -177,7 +177,7 @@ def test_a_node_that_is_ready_has_not_imported_what_may_come_later(tmp_path: Pat
     heavy = (
         *SPARK, "numpy", "aiohttp", "jwt", "cryptography", "obstore", "websockets", "jinja2",
         "prometheus_client", "opentelemetry.exporter", "opentelemetry.sdk.trace", "pysyncobj",
-        "lakemq.cli.commands", "lakemq.spark_plugin", "lakemq.plugins.native.sdk",
+        "rich", "lakemq.cli.commands", "lakemq.spark_plugin", "lakemq.plugins.native.sdk",
         "lakemq.plugins.mqtt.ops.commands", "lakemq.plugins.journal.tools.commands",
         "lakemq.plugins.admin.http.server", "lakemq.plugins.admin.dashboard.child",
         "lakemq.broker_core.security.authn.tokens",
