@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, distributions
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -62,6 +63,22 @@ def test_enabled_false_switches_off(module: ModuleType) -> None:
     loaded = host("[plugins.line]\nenabled = false\n")
     loaded.load()
     assert not loaded.enabled()
+
+
+def test_a_plugin_is_listed_with_what_brings_it(tmp_path: Path) -> None:
+    for brings, version, plugins in (("acme", "1.2", "ab"), ("other", "3.4", "c")):
+        about = tmp_path / f"{brings}-{version}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Name: {brings}\nVersion: {version}\n")
+        lines = [f"[{ENTRY_POINT_GROUP}]", *(f"{each} = nothing" for each in plugins)]
+        (about / "entry_points.txt").write_text("\n".join(lines))
+    points = [point for each in distributions(path=[str(tmp_path)]) for point in each.entry_points]
+    loose = EntryPoint("d", "nothing", ENTRY_POINT_GROUP)
+    loaded = PluginHost(parse_config("f", "", {}), [*points, loose])
+    loaded.load()
+    assert [(each.name, each.distribution, each.version) for each in loaded.plugins] == [
+        ("a", "acme", "1.2"), ("b", "acme", "1.2"), ("c", "other", "3.4"), ("d", "?", "?"),
+    ]  # fmt: skip
 
 
 def test_an_unknown_setting_names_plugin_and_line(module: ModuleType) -> None:
