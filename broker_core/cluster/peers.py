@@ -126,11 +126,18 @@ class Peers:
         self, node: str, method: str, talk: Talk, accepted: Callable[[], None]
     ) -> None:
         """Open one stream and talk. Raises LakeMQError, AioRpcError."""
+        # Taken before the epoch is told. If this node registers while the stream is being opened,
+        # it would speak for the old epoch for good, and others would refuse to answer it.
+        renewed = self._renewed
+
+        async def until_renewed(stream: ByteStream) -> None:
+            await first_of(talk(stream), _ended_by(renewed))
+
         local = await self._open_local(node, method)
         if local is not None:
             stream, metadata = local
             try:
-                await self._talk(node, metadata, stream, talk, accepted)
+                await self._talk(node, metadata, stream, until_renewed, accepted)
             finally:
                 stream.close()
             return
@@ -144,7 +151,7 @@ class Peers:
                 raise Unavailable(f"{node} does not answer") from None
             if not metadata and call.done():
                 raise Unavailable(f"{node} refused: {await call.details()}")
-            await self._talk(node, metadata, _Called(call), talk, accepted)
+            await self._talk(node, metadata, _Called(call), until_renewed, accepted)
         finally:
             call.cancel()
 
@@ -172,7 +179,7 @@ class Peers:
         self._book.check_callee(node, metadata)
         accepted()
         try:
-            await first_of(talk(stream), _ended_by(self._renewed))
+            await talk(stream)
         finally:
             self.on_ended(node)
 

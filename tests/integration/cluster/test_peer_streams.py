@@ -213,6 +213,30 @@ async def test_streams_are_opened_again_after_a_new_registration() -> None:
     assert [each.peer.broker_epoch for each in leader.followers] == [1, 7]
 
 
+@pytest.mark.usefixtures("way")
+async def test_a_stream_opened_while_its_node_registers_says_the_new_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the other node would answer nothing on it that asks whose epoch it is."""
+    cluster: dict[str, Node] = {}
+    leader, node = Node("n1", cluster), Node("n1.p2", cluster)
+    check = node.book.check_callee
+
+    def registers_first(callee: str, metadata: Any) -> None:
+        """Accepted, with the epoch of before."""
+        if node.epoch == 1:
+            node.epoch = 7
+            node.peers.renew()
+        check(callee, metadata)
+
+    monkeypatch.setattr(node.book, "check_callee", registers_first)
+    async with running(leader, node), asyncio.timeout(10):
+        follower = Follower()
+        node.peers.follow("n1", follower.follow)
+        await until(lambda: [each.peer.broker_epoch for each in leader.followers][-1:] == [7])
+        assert await follower.wait() == (0, b"0")
+
+
 async def test_both_sides_prove_their_names_with_certificates(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
 
