@@ -39,8 +39,6 @@ from lakemq.plugins.mqtt.wire.packets import (
 from lakemq.plugins.mqtt.wire.reasons import ProtocolError, Reason, publish_reason
 from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX, check_topic_name
 
-"""Topic names whose way one connection remembers."""
-
 
 def forget_routes(connection: Connection, now_ms: int) -> None:
     """Ask again who may publish where, so that changed rules are obeyed."""
@@ -428,7 +426,7 @@ def received(connection: Connection, packet_ids: Sequence[int], first: Place, no
             settled(connection, packet_id, 2, place, now_ms)
         return
     assert session is not None
-    incoming, unsaid, answers = session.incoming, peer.inflow.unsaid_2, list[bytes]()
+    incoming, unsaid, answered = session.incoming, peer.inflow.unsaid_2, list[int]()
     for offset, packet_id in enumerate(packet_ids, first.offset):
         place = Place(first.topic, first.partition, offset)
         known = incoming.get(packet_id)
@@ -436,10 +434,9 @@ def received(connection: Connection, packet_ids: Sequence[int], first: Place, no
             incoming[packet_id] = place
             if packet_id in unsaid:
                 unsaid.discard(packet_id)
-                answers.append(PUBREC + packet_id.to_bytes(2, "big"))
-    if answers:
-        peer.traffic.packets_sent += len(answers) - 1
-        peer.write(b"".join(answers))
+                answered.append(packet_id)
+    if answered:
+        peer.write_acks(PUBREC, answered)
 
 
 def _say_received(session: Session, packet_id: int) -> None:

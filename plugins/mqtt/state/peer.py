@@ -5,6 +5,7 @@ They are below the protocol of the connection, and call it only through this int
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from lakemq.broker_core.api.types import Principal
@@ -53,6 +54,9 @@ class Peer(Protocol):
 
     def write(self, data: bytes) -> None:
         """Queue bytes for the socket."""
+
+    def write_acks(self, head: bytes, packet_ids: Sequence[int]) -> None:
+        """Queue acknowledgements without a reason. `head`: their fixed header."""
 
     def pass_on(self, data: bytes) -> None:
         """Queue publishes as they came."""
