@@ -19,6 +19,8 @@ from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX
 
 SHAPES_MAX: Final = 1024
 MATCHES_MAX: Final = 65_536
+SHARED_MATCHES_MAX: Final = 4096
+"""Matches that are shared by names, each with up to `shapes_max` filters."""
 
 Shape = tuple[int, tuple[int, ...], bool]
 """Levels (without `#`), places of `+`, and whether `#` follows."""
@@ -126,6 +128,8 @@ class SubscriptionIndex:
         self._shapes: dict[Shape, int] = {}
         """How many filters have each shape."""
         self._matches: dict[str, Match] = {}
+        self._shared_matches: dict[tuple[str, ...], Match] = {}
+        """By the filters with wildcards that match, where no filter is the very name."""
         self.on_filter: Callable[[str, bool], None] | None = None
         """Called with a filter that has its first subscription, or (False) has lost its last."""
         self.on_group: Callable[[str, str], None] | None = None
@@ -250,15 +254,25 @@ class SubscriptionIndex:
         else:
             # The cache is by name: which of its names a wildcard filter matches is not known.
             self._matches.clear()
+            self._shared_matches.clear()
 
     def _find(self, name: str) -> Match:
+        filters = self._filters
+        found = tuple(text for text in candidates(name, self._shapes) if text in filters)
+        if name in filters:
+            return self._match_of(found)
+        match = self._shared_matches.get(found)
+        if match is None:
+            if len(self._shared_matches) >= SHARED_MATCHES_MAX:
+                self._shared_matches.clear()
+            match = self._shared_matches[found] = self._match_of(found)
+        return match
+
+    def _match_of(self, filters: tuple[str, ...]) -> Match:
         targets: dict[Session, Target] = {}
         groups: list[Group] = []
-        get = self._filters.get
-        for text in candidates(name, self._shapes):
-            members = get(text)
-            if members is None:
-                continue
+        for text in filters:
+            members = self._filters[text]
             if isinstance(members, Subscription):
                 _merge(targets, members)
                 continue

@@ -59,7 +59,7 @@ def _cautious_decoder(hub: Hub) -> Decoder:
     """Before authentication: small packets, and one by one, until `Connection.admit`."""
     limits = hub.limits
     decoder = Decoder(min(limits.connect_max_bytes, limits.packet_max_bytes), hub.names)
-    decoder.one_by_one = decoder.ack_runs = True
+    decoder.one_by_one = decoder.runs = True
     return decoder
 
 
@@ -120,8 +120,8 @@ class Connection:
         self.arrival = arrival
         self.state = State.NEW
         self.decoder = _cautious_decoder(hub)
-        self.express: dict[bytes, str] = {}
-        """Topic names whose plain QoS 0 publishes need no decoding."""
+        self.express: dict[bytes, str | None] = {}
+        """Topic names whose plain QoS 0 publishes need no decoding; None: they do."""
         self.decoder.express = self.express
         self.stored: dict[bytes, Route] = {}
         """Topic names whose plain QoS 1 publishes are stored in runs."""

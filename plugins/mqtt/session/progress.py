@@ -8,6 +8,7 @@ from typing import Final
 
 from lakemq.broker_core.api.types import Credentials
 from lakemq.plugins.mqtt.routing.bindings import Binding
+from lakemq.plugins.mqtt.state.records import PlainHeaders, plain_headers
 from lakemq.plugins.mqtt.state.sessions import Subscription
 from lakemq.plugins.mqtt.wire.messages import Message
 from lakemq.plugins.mqtt.wire.reasons import Reason
@@ -50,8 +51,7 @@ class Route:
     binding: Binding | None
     key: bytes
     """Key of its records."""
-    headers: tuple[bytes, bytes, bytes]
-    """Record headers by QoS, for publishes without properties that are not retained."""
+    client_id: str
     stores: str | None = None
     """Topic that plain QoS 1 publishes to this very name are stored in; None: they are not, or need
     a closer look."""
@@ -61,6 +61,15 @@ class Route:
     """Reason code for a publish that is not allowed."""
     certificate: str | None = None
     """Where a Sparkplug birth is retained, too; None: it is none, or nothing heeds that."""
+    _headers: PlainHeaders | None = None
+
+    @property
+    def headers(self) -> PlainHeaders:
+        """Record headers by QoS, for publishes without properties that are not retained."""
+        if self._headers is None:
+            by_client = self.binding is not None and self.binding.key_is_client_id
+            self._headers = plain_headers(self.topic, self.client_id, key_is_client_id=by_client)
+        return self._headers
 
 
 @dataclass(slots=True)

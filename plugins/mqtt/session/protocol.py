@@ -17,7 +17,6 @@ from lakemq.plugins.mqtt.session import (
     authenticating,
     connecting,
     publishing,
-    runs,
     subscribing,
 )
 from lakemq.plugins.mqtt.session.connection import Connection
@@ -186,13 +185,22 @@ class ServerProtocol(Connection):
                 # [MQTT-4.6.0-2].
                 if self.pending is None:
                     self.pending = deque()
-                self.pending.extendleft(reversed(packets[place:]))
+                self.pending.extendleft(reversed(packets[place + 1 :]))
+                self.pending.extendleft(self._again(packet))
                 self.hub.outbox.questions.append((unanswered.question, self._answered))
                 return
             # [MQTT-4.13.1-1]: what is behind the wrong packet is not handled.
             except MqttError as error:
                 self._fail(error, now_ms)
                 return
+
+    def _again(self, packet: Packet) -> Sequence[Packet]:
+        """What is to be handled again, the last first: of a run each publish by itself, for every
+        one may ask."""
+        if not isinstance(packet, PublishRun):
+            return (packet,)
+        self.traffic.packets_received += len(packet.names) - 1
+        return list(packet.one_by_one())[::-1]
 
     def _fail(self, error: MqttError, now_ms: int) -> None:
         if self.state is State.CLOSED:
@@ -236,7 +244,7 @@ def _ignore(connection: Connection, packet: Packet, now_ms: int) -> None:
 _Handler = Callable[[Connection, Any, int], None]
 _WHEN_CONNECTED: Final[dict[type, _Handler]] = {
     Publish: publishing.publish,
-    PublishRun: runs.pass_on,
+    PublishRun: publishing.pass_on_run,
     StoredRun: publishing.publish_run,
     Acknowledgement: acknowledging.acknowledgement,
     AcknowledgementRun: acknowledging.acknowledgements,

@@ -21,7 +21,12 @@ from lakemq.plugins.mqtt.session.progress import ROUTES_MAX, Route
 from lakemq.plugins.mqtt.session.receipt import Receipt, receive_span
 from lakemq.plugins.mqtt.state.appends import AppendCallback, Outcome
 from lakemq.plugins.mqtt.state.peer import Peer
-from lakemq.plugins.mqtt.state.records import client_header, qos_2_header, record_headers
+from lakemq.plugins.mqtt.state.questions import AuthorizationPending
+from lakemq.plugins.mqtt.state.records import (
+    client_header,
+    qos_2_header,
+    record_headers,
+)
 from lakemq.plugins.mqtt.state.sessions import NOWHERE, Session
 from lakemq.plugins.mqtt.state.states import State
 from lakemq.plugins.mqtt.state.traffic import NOTHING_CAME, Inflow
@@ -34,9 +39,10 @@ from lakemq.plugins.mqtt.wire.packets import (
     PacketType,
     Properties,
     Publish,
+    PublishRun,
     StoredRun,
 )
-from lakemq.plugins.mqtt.wire.reasons import ProtocolError, Reason, publish_reason
+from lakemq.plugins.mqtt.wire.reasons import MqttError, ProtocolError, Reason, publish_reason
 from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX, check_topic_name
 
 
@@ -63,11 +69,6 @@ def _route(connection: Connection, topic: str) -> Route:
     allowed = [None if hub.is_for_clients(topic) and not too_deep else False] * 6
     binding, client_id = hub.binding(topic), connection.client_id
     by_client = binding is not None and binding.key_is_client_id
-    # Encoded once for each name: for publishes without properties they differ in the QoS alone.
-    plain = [
-        record_headers(Publish(topic, b"", qos), client_id, key_is_client_id=by_client)
-        for qos in range(3)
-    ]
     key = (client_id if by_client else topic).encode()
     certificate = hub.certificate_name(topic) if delay_s is None else None
     route = Route(
@@ -75,7 +76,7 @@ def _route(connection: Connection, topic: str) -> Route:
         allowed,
         binding if delay_s is None else None,
         key,
-        (plain[0], plain[1], plain[2]),
+        client_id,
         _plain_home(connection, binding) if topic == written and certificate is None else None,
         delay_s,
         Reason.TOPIC_NAME_INVALID if too_deep else Reason.NOT_AUTHORIZED,
@@ -132,20 +133,74 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     if not allowed:
         _refuse(connection, packet, route.refusal, now_ms)
         return
-    rewrites = route.topic != packet.topic
     packet.topic = route.topic
     # From here on the packet counts: `AuthorizationPending` has been raised above or never will be.
     if packet.qos and not _begin(connection, packet, now_ms):
         return
-    if packet.retain:
-        if not _may_retain(connection, packet, route, now_ms):
-            return
-    # A run goes to subscribers as the bytes that came, so its name must not be rewritten.
-    elif not (packet.qos or rewrites) and packet.properties is NO_PROPERTIES:
-        runs.offer_express(connection, route)
+    if packet.retain and not _may_retain(connection, packet, route, now_ms):
+        return
     if route.certificate is not None:
         hub.certify(packet, route.certificate, connection.client_id, connection.principal, now_ms)
     _pass_on(connection, packet, route, now_ms)
+
+
+def pass_on_run(connection: Connection, packet: PublishRun, now_ms: int) -> None:
+    """As `publish` of each; those that may be passed on as the bytes that came, together."""
+    names, express = packet.names, connection.express
+    if not all(map(express.get, names)):
+        for name in dict.fromkeys(names):
+            if name not in express:
+                _learn(connection, name)
+    connection.traffic.packets_received -= 1  # the run itself
+    if all(map(express.get, names)):
+        runs.pass_on(connection, names, packet.sizes, packet.packets, now_ms)
+    else:
+        _pass_on_parts(connection, packet, now_ms)
+
+
+def _pass_on_parts(connection: Connection, packet: PublishRun, now_ms: int) -> None:
+    """Publishes to express topic names together, as far as none to another comes between."""
+    names, sizes, data = packet.names, packet.sizes, packet.packets
+    first = begin = end = 0
+    for place, (name, size) in enumerate(zip(names, sizes, strict=True)):
+        begin_of_this, end = end, end + size
+        if connection.express.get(name):
+            continue
+        if first < place:
+            known = slice(first, place)
+            runs.pass_on(connection, names[known], sizes[known], data[begin:begin_of_this], now_ms)
+        connection.traffic.packets_received += 1
+        try:
+            publish(connection, connection.decoder.publish_in(data[begin_of_this:end]), now_ms)
+        except AuthorizationPending:
+            packet.names, packet.sizes = names[place:], sizes[place:]
+            packet.packets = data[begin_of_this:]
+            raise
+        if connection.state is not State.CONNECTED:
+            return
+        first, begin = place + 1, end
+    if first < len(names):
+        runs.pass_on(connection, names[first:], sizes[first:], data[begin:], now_ms)
+
+
+def _learn(connection: Connection, raw: bytes) -> None:
+    """Whether plain QoS 0 publishes to a topic name may be passed on as the bytes that came. Raises
+    AuthorizationPending."""
+    hub = connection.hub
+    try:
+        name = hub.names[raw]
+        route = (connection.routes.get(name) or _route(connection, name)) if name else None
+    except MqttError:
+        return  # told when the first of them is handled
+    # the bytes have the name, so it must not be rewritten
+    if route is not None and route.topic == name:
+        allowed = route.allowed[0]
+        if allowed is None:
+            allowed = _may_publish(connection, route, Publish(name, b""))
+        if allowed:
+            runs.offer_express(connection, route)
+    if raw not in connection.express:
+        runs.note_express(connection, raw, None)
 
 
 def publish_run(connection: Connection, packet: StoredRun, now_ms: int) -> None:

@@ -1,33 +1,43 @@
-"""Publishes of one client to one topic name that came together: QoS 0 is passed on as the bytes
-that came, QoS 1 and 2 are stored without a look at each.
+"""Publishes of one client that came together: those at QoS 0 are passed on as the bytes that came,
+those at QoS 1 and 2 to one topic name are stored without a look at each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.types import Acks
-from lakemq.plugins.mqtt.routing.subscriptions import Target
+from lakemq.plugins.mqtt.routing.shared import Group
+from lakemq.plugins.mqtt.routing.subscriptions import Match, Target
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.progress import ROUTES_MAX, Route
 from lakemq.plugins.mqtt.state.appends import PendingAppend
+from lakemq.plugins.mqtt.state.peer import Peer
 from lakemq.plugins.mqtt.state.records import qos_2_header
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.messages import Message, message_of
-from lakemq.plugins.mqtt.wire.packets import V5, Publish, PublishRun, StoredRun
+from lakemq.plugins.mqtt.wire.packets import V5, Publish, StoredRun
 from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX
 
 
 def offer_express(connection: Connection, route: Route) -> None:
-    """From now on, let plain QoS 0 publishes to this topic name come as the bytes they are."""
+    """From now on, pass plain QoS 0 publishes to this topic name on as the bytes they are."""
     stored = route.binding is not None and route.binding.stores_qos_0
-    if stored or route.certificate is not None or len(route.topic) > REMEMBERED_CHARS_MAX:
+    if not stored and route.certificate is None:
+        note_express(connection, route.topic.encode(), route.topic)
+
+
+def note_express(connection: Connection, raw: bytes, name: str | None) -> None:
+    """Remember whether plain QoS 0 publishes to a name may be passed on as bytes; None: not."""
+    if len(raw) > REMEMBERED_CHARS_MAX:
         return
     express = connection.express
     if len(express) >= ROUTES_MAX:
         express.clear()
     # `forget_routes` clears this dict, and the decoder shares it: changed rights hold for runs too.
-    express[route.topic.encode()] = route.topic
+    express[raw] = name
 
 
 def offer_stored(connection: Connection, route: Route, qos: int) -> None:
@@ -84,65 +94,126 @@ def _store_2(connection: Connection, packet: StoredRun, pending: PendingAppend) 
     pending.add_run(connection.principal, route.key, payloads, every, connection, packet_ids, 2)
 
 
-def pass_on(connection: Connection, packet: PublishRun, now_ms: int) -> None:
-    """Pass a run of QoS 0 publishes on: as it is to those who speak the same version, packet by
-    packet to the others."""
-    hub = connection.hub
-    hub.counters.publishes_received += packet.count
-    connection.traffic.received[0] += packet.count
-    connection.traffic.packets_received += packet.count - 1
-    # the table may have been emptied since the run was taken for one; then too, it was allowed
-    name = connection.express.get(packet.topic) or packet.topic.decode()
-    if hub.express is not None and hub.express.wanted(name):
-        for message in _messages(connection, packet, now_ms):
-            hub.pass_on(message, now_ms)
+class _Plan(NamedTuple):
+    """What becomes of the publishes of a run that the same clients get."""
+
+    whole: Sequence[Peer] = ()
+    """They take the bytes that came."""
+    rest: Sequence[Target] = ()
+    """They take other bytes."""
+    deaf: Sequence[Target] = ()
+    """They take nothing now."""
+    groups: Sequence[Group] = ()
+    elsewhere: bool = False
+    """Clients of other nodes get them, too."""
+
+
+_ELSEWHERE: Final = _Plan(elsewhere=True)
+
+
+def pass_on(
+    connection: Connection, names: Sequence[bytes], sizes: Sequence[int], data: bytes, now_ms: int
+) -> None:
+    """Pass QoS 0 publishes to express topic names on: as they are to those who speak the same
+    version, packet by packet to the others. `sizes`: of the packets in `data` (bytes)."""
+    connection.hub.counters.publishes_received += len(names)
+    connection.traffic.received[0] += len(names)
+    connection.traffic.packets_received += len(names)
+    plans = _plans(connection, names, max(sizes))
+    plan = plans[names[0]]
+    if all(each is plan for each in plans.values()):
+        _carry_out(connection, plan, data, len(names), now_ms)
         return
-    _run_here(connection, packet, name, now_ms)
+    begin = end = count = 0
+    for name, size in zip(names, sizes, strict=True):
+        if plans[name] is not plan:
+            _carry_out(connection, plan, data[begin:end], count, now_ms)
+            plan, begin, count = plans[name], end, 0
+        end += size
+        count += 1
+    _carry_out(connection, plan, data[begin:], count, now_ms)
 
 
-def _run_here(connection: Connection, packet: PublishRun, name: str, now_ms: int) -> None:
+def _plans(connection: Connection, names: Sequence[bytes], largest: int) -> dict[bytes, _Plan]:
+    """By topic name; the same one for all names with the same match."""
     hub = connection.hub
-    match = hub.index.match(name)
-    version_5 = connection.version == V5
+    plans: dict[bytes, _Plan] = {}
+    by_match: dict[Match, _Plan] = {}
+    counts = Counter(names) if len(names) > 1 else {names[0]: 1}
+    for raw, count in counts.items():
+        name = connection.express[raw]
+        assert name is not None
+        if hub.express is not None and hub.express.wanted(name):
+            plans[raw] = _ELSEWHERE
+            continue
+        match = hub.index.match(name)
+        plan = by_match.get(match)
+        if plan is None:
+            plan = by_match[match] = _plan(connection, match, largest)
+        plans[raw] = plan
+        if plan.deaf:
+            _drop(connection, plan.deaf, name, count)
+        elif not (match.targets or match.groups):
+            hub.delivery.decisions.note(
+                "no_subscriber", connection.client_id, name, publishes=count
+            )
+    return plans
+
+
+def _plan(connection: Connection, match: Match, largest: int) -> _Plan:
+    whole: list[Peer] = []
     rest: list[Target] = []
+    deaf: list[Target] = []
+    version_5 = connection.version == V5
     for target in match.targets:
         peer = target.session.connection
         if peer is None or peer.blocked:
-            hub.delivery.dropped_qos_0 += packet.count
-            hub.delivery.decisions.note(
-                "qos_0", target.session.client_id, name, origin=connection.client_id,
-                publishes=packet.count,
-            )  # fmt: skip
-            if peer is not None:
-                peer.traffic.dropped += packet.count
+            deaf.append(target)
         elif (  # it needs other bytes than came: decoded below
             (peer.version == V5) != version_5
             or target.identifiers
             or target.no_local
-            or peer.packet_max_bytes < len(packet.packets)
+            or peer.packet_max_bytes < largest
         ):
             rest.append(target)
         else:
-            peer.pass_on(packet.packets)
-            peer.traffic.sent[0] += packet.count
-            peer.traffic.packets_sent += packet.count - 1
-            hub.delivery.sent += packet.count
-    if not rest and not match.groups:
-        if not match.targets:
-            hub.delivery.decisions.note(
-                "no_subscriber", connection.client_id, name, publishes=packet.count
-            )
+            whole.append(peer)
+    return _Plan(whole, rest, deaf, match.groups)
+
+
+def _drop(connection: Connection, deaf: Sequence[Target], name: str, count: int) -> None:
+    delivery = connection.hub.delivery
+    for target in deaf:
+        delivery.dropped_qos_0 += count
+        delivery.decisions.note(
+            "qos_0", target.session.client_id, name, origin=connection.client_id, publishes=count
+        )
+        if target.session.connection is not None:
+            target.session.connection.traffic.dropped += count
+
+
+def _carry_out(connection: Connection, plan: _Plan, data: bytes, count: int, now_ms: int) -> None:
+    """`data`: `count` publishes in a row that have this plan."""
+    hub = connection.hub
+    for peer in plan.whole:
+        peer.pass_on(data)
+        peer.traffic.sent[0] += count
+        peer.traffic.packets_sent += count - 1
+    hub.delivery.sent += count * len(plan.whole)
+    if not (plan.rest or plan.groups or plan.elsewhere):
         return
-    for message in _messages(connection, packet, now_ms):
-        for target in rest:
+    for message in _messages(connection, data, now_ms):
+        if plan.elsewhere:
+            hub.pass_on(message, now_ms)
+        for target in plan.rest:
             hub.deliver(target, message, now_ms)
-        for group in match.groups:
+        for group in plan.groups:
             hub.deliver_shared(group, message, now_ms)
 
 
-def _messages(connection: Connection, packet: PublishRun, now_ms: int) -> Iterator[Message]:
+def _messages(connection: Connection, data: bytes, now_ms: int) -> Iterator[Message]:
     hub = connection.hub
     decoder = Decoder(hub.limits.packet_max_bytes, hub.names, connection.version)
-    for one in decoder.feed(packet.packets):
+    for one in decoder.feed(data):
         assert isinstance(one, Publish)
         yield message_of(one, now_ms, connection.client_id)

@@ -42,6 +42,8 @@ BROKERS_OWN: Final = (CLIENT, QOS_2_ID, DELAYED_ID, OWNER)
 """Headers that are believed, so clients may not write them into bound topics."""
 _ESCAPED: Final = "mqtt.user."
 """In front of a user property whose own name begins with `mqtt.`."""
+_QOS_HEADERS: Final = tuple(encode_headers(((QOS, b"%d" % qos),)) for qos in range(3))
+PlainHeaders = tuple[bytes, bytes, bytes]
 _PARSED_MAX: Final = 4096
 _BATCHES_MAX: Final = 256
 _NAMES_MAX: Final = 4096
@@ -69,6 +71,14 @@ def record_headers(
     if packet.properties is not NO_PROPERTIES:
         headers += _property_headers(packet.properties)
     return encode_headers(tuple(headers))
+
+
+def plain_headers(topic: str, client_id: str, *, key_is_client_id: bool) -> PlainHeaders:
+    """By QoS what `record_headers` says of publishes without properties that are not retained."""
+    behind = encode_headers(((TOPIC, topic.encode()),)) if key_is_client_id else b""
+    client = client_header(client_id)
+    zero, one, two = (client + qos + behind for qos in _QOS_HEADERS)
+    return zero, one, two
 
 
 def client_header(client_id: str) -> bytes:

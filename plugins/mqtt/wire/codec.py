@@ -65,21 +65,24 @@ _ACK_LENGTH: Final = 2
 _ACKS_MAX: Final = 256
 """Packets of a run: more would be looked at again and again where other packets come between."""
 _CONNECT: Final = 0x10
+_PUBLISH_MIN: Final = 4
+"""A PUBLISH with a topic name has more bytes than this."""
 
 
 class Decoder:
     """Turns one connection's bytes into packets.
 
-    `version` is 0 until CONNECT or CONNACK has been read, or it is set. `express` holds topic names
-    (bytes) whose plain QoS 0 publishes come out as `PublishRun`, undecoded; `stored` and `stored_2`
-    those whose plain QoS 1 and QoS 2 publishes come out as `StoredRun`. With `ack_runs` several
-    acknowledgements of one type in a row come out as `AcknowledgementRun`.
+    `version` is 0 until CONNECT or CONNACK has been read, or it is set. With `runs` plain QoS 0
+    publishes in a row come out as `PublishRun`, undecoded, but for topic names (bytes) that
+    `express` says None of, and several acknowledgements of one type as `AcknowledgementRun`.
+    `stored` and `stored_2` hold topic names whose plain QoS 1 and QoS 2 publishes come out as
+    `StoredRun`.
     """
 
     __slots__ = (
         "_held",
         "_needed",
-        "ack_runs",
+        "runs",
         "error",
         "express",
         "names",
@@ -98,10 +101,10 @@ class Decoder:
         """Decode one packet per `feed`; `feed(b"")` goes on with the next."""
         self.packet_max_bytes = packet_max_bytes
         self.names = TopicNames() if names is None else names
-        self.express: Mapping[bytes, object] = {}
+        self.express: Mapping[bytes, str | None] = {}
         self.stored: Mapping[bytes, object] = {}
         self.stored_2: Mapping[bytes, object] = {}
-        self.ack_runs = False
+        self.runs = False
         self.error: MqttError | None = None
         """Why decoding stopped; the packets before it were returned. Feed nothing more then."""
         self._held = bytearray()
@@ -172,21 +175,21 @@ class Decoder:
             return self._publish(data, first, body, size)
         if first == _PUBACK:
             return self._packet(data, first, body, size)
-        if first == _QOS_0 and length > 2 and self.express:
+        if first == _QOS_0 and length > 2 and self.runs:
             at = body + 2 + (data[body] << 8 | data[body + 1])
             topic = data[body + 2 : at]
             # at version 5 an empty property section follows
             plain = at < size and not data[at] if self.version == V5 else at <= size
-            if plain and topic in self.express:
-                return PublishRun(topic, data, 1)
+            if plain and self.express.get(topic):
+                return PublishRun((topic,), (size,), data)
         return None
 
     def _scan(self, data: bytes, packets: list[Packet]) -> int:
         """Decode from the start of `data` into `packets`; returns where the unfinished begins."""
         position, end = 0, len(data)
-        append, express, one_by_one = packets.append, self.express, self.one_by_one
+        append, one_by_one = packets.append, self.one_by_one
         stored, stored_2 = self.stored, self.stored_2
-        ack_runs = self.ack_runs and not one_by_one
+        runs = self.runs and not one_by_one
         self._needed = 2
         while end - position >= 2:
             first = data[position]
@@ -200,7 +203,7 @@ class Decoder:
             if stop > end:
                 self._needed = stop - position
                 break
-            if first == _QOS_0 and express and (run := self._run(data, position, body, stop)):
+            if first == _QOS_0 and runs and (run := self._run(data, position, end)):
                 append(run)
                 position += len(run.packets)
                 continue
@@ -214,7 +217,7 @@ class Decoder:
                 continue
             if (
                 first in _ACKS
-                and ack_runs
+                and runs
                 and length == _ACK_LENGTH
                 and data.startswith(data[position:body], stop)
                 and (packet_ids := _ack_run(data, position))
@@ -263,40 +266,32 @@ class Decoder:
             level = read_protocol_level(Reader(data, begin, len(data))) & ~BRIDGE
             self.version = min(level, V5)
 
-    def _run(self, data: bytes, position: int, body: int, stop: int) -> PublishRun | None:
-        """All plain QoS 0 publishes from `position` on to one express topic name; None: it is no
-        express topic name, or the packet is not plain.
-
-        Packets of one length begin with the same bytes, so one comparison checks each of them.
-        """
-        at = body + 2 + int.from_bytes(data[body : body + 2], "big")
-        topic = data[body + 2 : at]
-        if topic not in self.express:
-            return None
-        if self.version == V5:
-            if data[at : at + 1] != b"\0":
-                return None
-            at += 1
-        if at > stop:
-            return None
-        field, begins, end, count = data[body:at], data.startswith, len(data), 0
+    def _run(self, data: bytes, position: int, end: int) -> PublishRun | None:
+        """All plain QoS 0 publishes from `position` on; None: the first one is not plain, or its
+        name needs a closer look."""
+        get, most, version_5 = self.express.get, self.packet_max_bytes, self.version == V5
+        names: list[bytes] = []
+        sizes: list[int] = []
         start = position
-        while True:
-            head, size = data[position:at], stop - position
-            while begins(head, position):
-                position += size
-                count += 1
-            if position > end:  # the last one began like the others, but is not all here
-                position -= size
-                count -= 1
+        while end - position > _PUBLISH_MIN and data[position] == _QOS_0:
+            length, body = data[position + 1], position + 2
+            if length > 0x7F:
+                high = data[body]
+                if not 0 < high < 0x80:
+                    break
+                length, body = length & 0x7F | high << 7, body + 1
+            stop = body + length
+            at = body + 2 + (data[body] << 8 | data[body + 1])
+            name = data[body + 2 : at]
+            size = stop - position
+            if stop > end or at > stop or size > most or get(name, "") is None:
                 break
-            body = position + 2
-            if not begins(b"0", position) or not begins(field, body) or data[body - 1] > 0x7F:
+            if version_5 and (at == stop or data[at]):  # an empty property section follows
                 break
-            stop, at = body + data[body - 1], body + len(field)
-            if stop > end or at > stop:
-                break
-        return PublishRun(topic, data[start:position], count)
+            names.append(name)
+            sizes.append(size)
+            position = stop
+        return PublishRun(names, sizes, data[start:position]) if names else None
 
     def _stored_run(
         self, data: bytes, body: int, stop: int, qos: int
@@ -337,6 +332,13 @@ class Decoder:
             if stop > end or at + 2 > stop or too_large or not data.startswith(field, body):
                 break
         return (StoredRun(route, packet_ids, payloads, qos), behind) if packet_ids else None
+
+    def publish_in(self, data: bytes) -> Publish:
+        """The one PUBLISH that `data` is, whole. Raises MqttError."""
+        body = 1
+        while data[body] > 0x7F:
+            body += 1
+        return self._publish(data, data[0], body + 1, len(data))
 
     def _publish(self, data: bytes, first: int, body: int, stop: int) -> Publish:
         """One PUBLISH whose remaining bytes are `data[body:stop]`."""

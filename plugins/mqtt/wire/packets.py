@@ -8,7 +8,7 @@ those of 5.0 unless they say 3.1.1.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -137,12 +137,21 @@ class Publish:
 
 @dataclass(slots=True)
 class PublishRun:
-    """Consecutive QoS 0 PUBLISH packets to one topic name, neither retained nor with properties,
-    as the very bytes that came."""
+    """Consecutive QoS 0 PUBLISH packets, neither retained nor with properties, as the very bytes
+    that came."""
 
-    topic: bytes
+    names: Sequence[bytes]
+    """Topic name of each."""
+    sizes: Sequence[int]
+    """Length of each packet (bytes)."""
     packets: bytes
-    count: int
+
+    def one_by_one(self) -> Iterator[PublishRun]:
+        """The same as runs of one packet."""
+        end = 0
+        for name, size in zip(self.names, self.sizes, strict=True):
+            begin, end = end, end + size
+            yield PublishRun((name,), (size,), self.packets[begin:end])
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ pytestmark = pytest.mark.slow
 def fed(packet: bytes, version: int, step: int | None = None) -> Work:
     """Feed a decoder with the bytes, at once or in pieces."""
     decoder = Decoder(1 << 28, version=version)
-    decoder.ack_runs = True
+    decoder.runs = True
 
     def feed() -> None:
         for start in range(0, len(packet), step or len(packet)):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lakemq.broker_core.api.topic_filters import matches
 from lakemq.broker_core.api.types import ANONYMOUS, Operation
 from lakemq.plugins.mqtt.limits import Limits
+from lakemq.plugins.mqtt.routing import subscriptions
 from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
 from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.state.sessions import Session, Subscription
@@ -427,3 +428,15 @@ def test_shared_subscriptions_get_no_retained_messages() -> None:
     retain(bench, "t/x", b"x")
     (one,) = shared(bench, "one")
     assert one.received() == []
+
+
+def test_matches_that_names_share_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "SHARED_MATCHES_MAX", 3)
+    index = SubscriptionIndex()
+    for number in range(10):
+        index.add(Subscription(session(f"s{number}"), Address(f"{number}/+"), 0, 0))
+    for number in range(10):
+        (target,) = index.match(f"{number}/a").targets
+        assert target.session.client_id == f"s{number}"
+        assert index.match(f"{number}/b") is index.match(f"{number}/a")
+        assert len(index._shared_matches) <= 3

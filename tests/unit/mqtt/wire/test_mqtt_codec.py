@@ -37,7 +37,13 @@ from lakemq.plugins.mqtt.wire.packets import (
     Unsubscribe,
     Will,
 )
-from lakemq.plugins.mqtt.wire.reasons import MalformedPacket, PacketTooLarge, ProtocolError, Reason
+from lakemq.plugins.mqtt.wire.reasons import (
+    MalformedPacket,
+    MqttError,
+    PacketTooLarge,
+    ProtocolError,
+    Reason,
+)
 from tests.support.seeds import examples, seeds
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
@@ -210,21 +216,27 @@ ACKNOWLEDGEMENTS: Final = (
 
 
 def with_runs(decoder: Decoder, *names: str) -> Decoder:
-    decoder.express = {name.encode(): None for name in names}
+    decoder.express = {b"c": None}
     decoder.stored = decoder.stored_2 = {name.encode(): name for name in names}
-    decoder.ack_runs = True
+    decoder.runs = True
     return decoder
 
 
-def unrolled(packets: list[Packet], version: int) -> list[Packet]:
-    """Those of runs one by one."""
-    found: list[Packet] = []
+def unrolled(packets: list[Packet], version: int) -> list[Packet | MqttError]:
+    """Those of runs one by one, up to one in them that can't be decoded: then its error."""
+    found: list[Packet | MqttError] = []
     for each in packets:
         if isinstance(each, PublishRun):
-            inside = Decoder(1 << 20, version=version).feed(each.packets)
-            assert len(inside) == each.count
-            assert all(one.topic.encode() == each.topic for one in inside)  # type: ignore[union-attr]
-            found += inside
+            for run in each.one_by_one():
+                decoder = Decoder(1 << 20, version=version)
+                inside = decoder.feed(run.packets)
+                if decoder.error is not None:
+                    return [*found, decoder.error]
+                (one,) = inside
+                assert isinstance(one, Publish)
+                assert (one.topic.encode(), len(run.packets)) == (*run.names, *run.sizes)
+                found.append(one)
+            assert sum(each.sizes) == len(each.packets)
         elif isinstance(each, StoredRun):
             found += [
                 Publish(each.route, payload, each.qos, packet_id=packet_id)
@@ -242,11 +254,12 @@ def unrolled(packets: list[Packet], version: int) -> list[Packet]:
 def test_runs_hide_nothing_that_is_wrong(seed: int, version: int) -> None:
     """Of bytes that were changed, or are more than allowed, the same comes out as without runs."""
     chance = random.Random(seed)
-    often = chance.choice([1, 2])
+    often = chance.choice([0, 1, 2])
     sent = [
-        Publish("a", bytes(chance.choice([0, 9, 9, 120, 130, 300])), qos, packet_id=packet_id)
+        Publish(name, bytes(chance.choice([0, 9, 9, 120, 130, 300])), qos, packet_id=packet_id)
         for packet_id in chance.choices(range(50), k=chance.choice([1, 12]))
-        for qos in [chance.choice([1, 1, 1, 2]) if often == 1 else 2]
+        for qos in [chance.choice([often, often, often, 1, 2])]
+        for name in ["a" if qos else chance.choice(["a", "a", "a/b", "c"])]
     ]
     stream = bytearray(b"".join(encode(each, version) for each in sent))
     for _ in range(chance.randrange(3)):
@@ -254,8 +267,13 @@ def test_runs_hide_nothing_that_is_wrong(seed: int, version: int) -> None:
             [0, 1, 2, 0x32, 0x34, 0x3A, 0x80, 0xFF]
         )
     most = chance.choice([200, 1 << 20])
-    runs, plain = with_runs(Decoder(most, version=version), "a"), Decoder(most, version=version)
-    assert unrolled(runs.feed(bytes(stream)), version) == plain.feed(bytes(stream))
+    runs, plain = Decoder(most, version=version), Decoder(most, version=version)
+    with_runs(runs, "a", "a/b")
+    found, expected = unrolled(runs.feed(bytes(stream)), version), plain.feed(bytes(stream))
+    if found and isinstance(found[-1], MqttError):
+        assert (found[:-1], str(found[-1])) == (expected, str(plain.error))
+        return
+    assert found == expected
     assert str(runs.error) == str(plain.error)
     assert runs.held_bytes == plain.held_bytes
 
@@ -336,26 +354,34 @@ def test_a_packet_that_comes_alone_is_decoded_as_among_others(
 def test_a_publish_alone_at_qos_0_is_a_run_where_its_name_is_express() -> None:
     for version, properties in ((V311, b""), (V5, b"\0")):
         decoder = Decoder(1 << 20, version=version)
-        decoder.express = {b"a": None}
+        decoder.runs = True
+        decoder.express = {b"b": None}
         data = encode(Publish("a", bytes(150)), version)
-        assert decoder.feed(data) == [PublishRun(b"a", data, 1)]
+        decoder.express = {b"a": "a"}
+        assert decoder.feed(data) == [PublishRun((b"a",), (len(data),), data)]
+        decoder.express = {b"b": None}
+        assert decoder.feed(data) == [PublishRun([b"a"], [len(data)], data)]
         # no more than its name, and less than that
         body = b"\0\x01a" + properties
         data = b"0" + bytes([len(body)]) + body
-        assert decoder.feed(data) == [PublishRun(b"a", data, 1)]
+        assert decoder.feed(data) == [PublishRun([b"a"], [len(data)], data)]
         decoder.feed(b"0\x03\0\x02a")
         assert isinstance(decoder.error, MalformedPacket)
     expiring = Publish("a", b"", properties=Properties(message_expiry_s=1))
     decoder = Decoder(1 << 20, version=V5)
-    decoder.express = {b"a": None}
+    decoder.runs = True
+    decoder.express = {b"b": None}
     assert decoder.feed(encode(expiring, V5)) == [expiring]
+    closely = Publish("b", b"")
+    assert decoder.feed(encode(closely, V5)) == [closely]
+    assert decoder.feed(encode(closely, V5) * 2) == [closely, closely]
 
 
 @given(st.binary(max_size=200), st.sampled_from([0, V31, V311, V5]))
 @settings(max_examples=examples(100), deadline=None)
 def test_no_bytes_crash_the_decoder(data: bytes, version: int) -> None:
     decoder = Decoder(256, version=version)
-    decoder.express = {b"a": None}
+    decoder.runs = True
     decoder.feed(data)
     assert decoder.held_bytes <= 256
 
