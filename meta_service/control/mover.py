@@ -40,6 +40,7 @@ from lakemq.meta_service.control.balance import (
     repair,
     wants_repair,
 )
+from lakemq.meta_service.control.newcomers import newcomers
 from lakemq.meta_service.core.gateway import Gateway
 from lakemq.meta_service.core.topics import PREFIXES, topic_of_rows
 
@@ -52,8 +53,9 @@ WELCOME_S: Final = 60.0
 """Time in which a node that has joined is given partitions that are nearly empty: leaders tell
 sizes by turns, and replicas that topics want come first."""
 WELCOME_AFTER_S: Final = 6.0
-"""A node that joins waits so long for the first of them: leaders tell all sizes within 5 s, unless
-they lead thousands, and a plan that knew of some topics alone would move no others."""
+"""A node that joins waits so long for the first of them, and again under a new Raft leader: leaders
+tell all sizes within 5 s, unless they lead thousands, and a plan that knew of some topics alone
+would move no others."""
 EMPTY_BYTES: Final = 1 << 20
 """A partition of this size is copied in no time: it is placed as if it were new."""
 
@@ -92,17 +94,13 @@ class Mover:
         self._fenced_s: dict[tuple[str, int], float] = {}
         self._repaired: object = None
         self._planned_s = float("-inf")
-        self._joined: dict[str, float | None] = {}
-        """Nodes that this leader has seen join -> when it saw them active first."""
+        self._joined: dict[str, float] = {}
+        """Nodes that joined lately -> when this leader heard of it."""
         self._welcomed: object = None
         gateway.listeners.append(self._note)
 
     def _note(self, rows: Sequence[tuple[bytes, Row | None]]) -> None:
-        for key, row in rows:
-            if key.startswith(PREFIXES):
-                self._changed.add(key)
-            elif key.startswith(NODE_PREFIX) and row is not None and row.version == 1:
-                self._joined[key[len(NODE_PREFIX) :].decode()] = None
+        self._changed.update(key for key, _ in rows if key.startswith(PREFIXES))
 
     def restart(self) -> None:
         """This member has become the leader: look at everything once."""
@@ -112,7 +110,7 @@ class Mover:
         self._amiss.clear()
         self._fenced_s.clear()
         self._joined.clear()
-        self._repaired = None
+        self._repaired = self._welcomed = None
         self._planned_s = float("-inf")
 
     def moving(self) -> int:
@@ -161,7 +159,7 @@ class Mover:
             room = at_once - self.moving()
             if room > 0:
                 await self._begin(await self.plan((*leaving, *dead)), room, ends=True)
-        elif self._amiss or dead or self._joined:
+        elif self._greet(now_s) or self._amiss or dead:
             self._planned_s = now_s
             if not ((self._amiss or dead) and await self._repair(dead)):
                 await self._welcome(now_s)
@@ -233,23 +231,30 @@ class Mover:
         if done:
             LOG.info("%d partitions have moved", len(done))
 
+    def _greet(self, now_s: float) -> bool:
+        """Whether any node has joined so lately that it is given its share."""
+        rows = self._gateway.cache.scan(NODE_PREFIX)
+        nodes = ((decode_node(key, row.value), row.create_revision) for key, row in rows)
+        found = newcomers(nodes, self._loads(), WELCOME_S)
+        for name in found:
+            self._joined.setdefault(name, now_s)
+        self._joined = {
+            name: heard_s
+            for name, heard_s in self._joined.items()
+            if name in found or now_s - heard_s < WELCOME_S
+        }
+        return bool(self._joined)
+
     async def _welcome(self, now_s: float) -> None:
         """Give nodes that have just joined their share of what is nearly empty: topics that the
         first node of a cluster made at its start would else stay there as a whole."""
-        active = {node.node_id for node in self.nodes() if node.state == ACTIVE}
-        for name in active & self._joined.keys():
-            if self._joined[name] is None:
-                self._joined[name] = now_s
-        self._joined = {
-            name: since_s
-            for name, since_s in self._joined.items()
-            if since_s is None or now_s - since_s < WELCOME_S
-        }
-        if any(s is not None and now_s - s < WELCOME_AFTER_S for s in self._joined.values()):
+        newest_s = max(self._joined.values(), default=now_s)
+        if now_s - newest_s < WELCOME_AFTER_S:
             return
-        now = (sorted(active), self._gateway.cache.revision, len(self._sizes()))
+        active = [node.node_id for node in self.nodes() if node.state == ACTIVE]
+        now = (active, self._gateway.cache.revision, len(self._sizes()))
         room = REPAIRS_AT_ONCE - self.moving()
-        if now == self._welcomed or room <= 0 or all(s is None for s in self._joined.values()):
+        if now == self._welcomed or room <= 0:
             return
         moves = await self.plan(size_max_bytes=EMPTY_BYTES)
         self._welcomed = now if not moves else None

@@ -45,6 +45,7 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/scheduling/queue.py": ("broker_core/transactions/test_schedule_queue",),
     "meta_service/control/balance.py": ("meta_service/test_meta_balance",),
     "meta_service/control/dead_processes.py": ("meta_service/control/test_dead_processes",),
+    "meta_service/control/newcomers.py": ("meta_service/control/test_newcomers",),
     "meta_service/catalog/command_codec.py": (
         "meta_service/test_meta_catalog", "meta_service/test_meta_control",
         "meta_service/test_meta_format_page",

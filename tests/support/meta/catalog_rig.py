@@ -43,3 +43,16 @@ class Catalog:
 
     def topic(self, name: str) -> TopicDescription:
         return find_topic(self.draft(), name)
+
+
+class Stored:
+    """A catalog's store as members have it."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._catalog.store.get(key)
+
+    def first(self, prefix: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        return list(self._catalog.store.scan(prefix))[:count]

@@ -61,7 +61,7 @@ async def test_a_node_that_joins_is_given_what_is_nearly_empty(client: RemoteCli
         await are_active(client, "a")
         made = await client.create_topic("t", 6, {})
         sizes += [(made.topic_id, n, SMALL if n < 3 else LARGE) for n in range(5)]
-        async with alive(client, "b"):
+        async with alive(client, "b", uptime_s=1.0):
 
             async def has_its_share() -> bool:
                 found = await topic(client)
@@ -79,7 +79,7 @@ async def test_leaderships_are_spread_when_replicas_of_early_topics_have_come(
         await are_active(client, "a")
         made = await client.create_topic("t", 4, {}, replication=2)
         sizes += [(made.topic_id, n, SMALL) for n in range(4)]
-        async with alive(client, "b", sizes=sizes):
+        async with alive(client, "b", sizes=sizes, uptime_s=1.0):
 
             async def are_spread() -> bool:
                 firsts = [p.replicas[0] for p in (await topic(client)).partitions]

@@ -24,20 +24,7 @@ from lakemq.meta_service.control.balance import repair, wants_repair
 from lakemq.meta_service.control.settling import PREFERRED_S, Settling
 from lakemq.meta_service.core.cache import Cache
 from lakemq.meta_service.core.gateway import Gateway
-from tests.support.meta.catalog_rig import Catalog
-
-
-class Stored:
-    """A catalog's store as members have it."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-
-    def get(self, key: bytes) -> bytes | None:
-        return self._catalog.store.get(key)
-
-    def first(self, prefix: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        return list(self._catalog.store.scan(prefix))[:count]
+from tests.support.meta.catalog_rig import Catalog, Stored
 
 
 class Member:
