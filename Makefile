@@ -18,7 +18,7 @@ endef
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench bench-full bench-compare bench-peers profile soak bench-cluster docs dist clean fuzz mutants versions release test-core lint dashboard-assets screenshots
+.PHONY: help demo cluster run test test-fast nightly test-jars check fix generate constraints java bench bench-full bench-compare bench-peers profile soak bench-cluster docs dist clean fuzz mutants versions release test-core compiled test-compiled test-core-compiled lint dashboard-assets screenshots
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,12 +50,31 @@ test-fast: $(FAST_VENV)/.ready  ## unit and contract tests, in less than a minut
 test: java $(READY)  ## all tests, in WORKERS=2 processes, each file in one of them
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+CORE := tests/contract tests/unit/broker_core tests/unit/journal tests/unit/mqtt tests/unit/native \
+	tests/unit/queues tests/unit/meta_service tests/integration/node/test_command.py \
+	tests/integration/native/test_native.py tests/integration/native/test_native_tls.py \
+	tests/integration/mqtt/test_mqtt_transports.py tests/integration/meta/test_meta_member.py
 test-core: $(READY)  ## what runs without Spark, for another PYTHON in another VENV
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -p no:cacheprovider \
-		tests/contract tests/unit/broker_core tests/unit/journal tests/unit/mqtt tests/unit/native \
-		tests/unit/queues tests/unit/meta_service tests/integration/node/test_command.py \
-		tests/integration/native/test_native.py tests/integration/native/test_native_tls.py \
-		tests/integration/mqtt/test_mqtt_transports.py tests/integration/meta/test_meta_member.py
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -p no:cacheprovider $(CORE)
+
+# In a copy of the checkout, so that no extension module stands for another file than the one beside it.
+COMPILED := build/compiled$(VENV:.venv%=%)
+COPY := git ls-files -z --cached --others --exclude-standard | tar --null -T - --ignore-failed-read -c | tar -x -C $(COMPILED)
+$(COMPILED)/.ready: $(READY) pyproject.toml tools/mypyc.ini $(shell git ls-files 'lakemq/*.py' 'broker_core/*.py' 'meta_service/*.py' 'plugins/*.py')
+	$(BIN)/python -m pip install -q -c constraints.txt 'hatch-mypyc>=0.16,<0.17'
+	rm -rf $(COMPILED) && mkdir -p $(COMPILED) && $(COPY)
+	cd $(COMPILED) && HATCH_BUILD_HOOK_ENABLE_MYPYC=true $(abspath $(BIN))/python -m hatchling build -t wheel
+	@touch $@
+
+compiled: $(COMPILED)/.ready  ## this checkout with extension modules and their wheel, in build/compiled (minutes; needs a C compiler)
+
+test-compiled: java $(COMPILED)/.ready  ## all tests where modules are compiled
+	$(COPY)
+	cd $(COMPILED) && $(abspath $(BIN))/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-core-compiled: $(COMPILED)/.ready  ## as test-core, where modules are compiled
+	$(COPY)
+	cd $(COMPILED) && $(abspath $(BIN))/python -m pytest -q -n $(WORKERS) --dist loadfile -p no:cacheprovider $(CORE)
 
 SEEDS ?= 2000
 FIRST ?= $(shell date +%j)0000
@@ -64,7 +83,7 @@ nightly: java $(READY)  ## simulations and properties with thousands of seeds, o
 	$(BIN)/python -m pytest -q --timeout 14400 -p no:cacheprovider tests/simulation \
 		tests/unit tests/contract tests/integration/native/test_native_fuzz.py \
 		tests/integration/admin/test_admin_openapi.py
-	$(MAKE) mutants versions
+	$(MAKE) mutants versions test-compiled
 	-npm install --no-audit --no-fund --prefix build/azurite azurite@3.35.0
 	LAKEMQ_FAULT_ROUNDS=10 LAKEMQ_KILLS=20 LAKEMQ_EXPORT_KILLS=1 \
 	$(BIN)/python -m pytest -q --timeout 3600 tests/fault tests/integration/spark/test_union_read.py
@@ -106,10 +125,10 @@ generate: $(READY)  ## write generated files anew: protocol code, docs/configura
 constraints: $(READY)  ## pin what is installed now
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
 
-bench: $(READY)  ## LakeMQ beside its peers, less than 10 minutes: tables of docs/performance.md, history; ONLY='qos1* journal'
+bench: $(COMPILED)/.ready  ## LakeMQ beside its peers, less than 10 minutes: tables of docs/performance.md, history; ONLY='qos1* journal'
 	$(BIN)/python -m benchmarks run --scale 0.5 $(if $(ONLY),--only $(ONLY))
 
-bench-full: $(READY)  ## all works, five rounds, growth plots
+bench-full: $(COMPILED)/.ready  ## all works, five rounds, growth plots
 	$(BIN)/python -m benchmarks run --full --rounds 5 $(if $(ONLY),--only $(ONLY))
 
 bench-compare: $(READY)  ## what changed beyond noise: OLD=benchmarks/history/... NEW=...

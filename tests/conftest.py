@@ -8,6 +8,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+from tests.support.platforms.compiled import skip_what_replaces_compiled_code
 from tests.support.seeds import FIRST, examples
 
 # How fast examples are made says something about the machine, not about the code.
@@ -25,3 +26,5 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 # Tests use a JVM for seconds, in which its second compiler costs half of all its time.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+skip_what_replaces_compiled_code()

@@ -9,6 +9,7 @@ import inspect
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -56,7 +57,9 @@ def _ours(one: type[Any]) -> list[type[Any]]:
 
 @functools.cache
 def _module(name: str) -> Sequence[ast.stmt]:
-    return ast.parse(inspect.getsource(sys.modules[name])).body
+    # The file with an extension module's source lies beside it.
+    file = Path(str(sys.modules[name].__file__)).with_name(f"{name.rpartition('.')[2]}.py")
+    return ast.parse(file.read_text()).body
 
 
 def _class(one: type[Any]) -> ast.ClassDef:

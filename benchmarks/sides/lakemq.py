@@ -7,6 +7,7 @@ import resource
 import time
 from collections.abc import Iterator
 from functools import partial
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from benchmarks.harness.declare import Missing, Running, Side
@@ -15,6 +16,8 @@ from lakemq import connect
 from tests.support.node.node import NodeProcess
 
 SPREAD_S = 60.0
+ROOT = Path(__file__).parents[2]
+COMPILED = ROOT / "build" / "compiled"
 
 
 def raise_file_limit() -> None:
@@ -27,10 +30,26 @@ def config(more: str = "") -> str:
     return (CONFIGURATIONS / "lakemq.toml").read_text() + more
 
 
+def compiled_tree() -> Path:
+    """Where `make compiled` put this checkout with its extension modules. Raises Missing."""
+    for module in COMPILED.glob("*/**/*.so"):
+        source = module.with_name(f"{module.name.partition('.')[0]}.py").relative_to(COMPILED)
+        if (COMPILED / source).read_bytes() != (ROOT / source).read_bytes():
+            raise Missing(f"{source} was changed: make compiled")
+        if not module.name.endswith(tuple(EXTENSION_SUFFIXES)):
+            raise Missing(f"{module.name} is of another Python: make compiled")
+    if not any(COMPILED.glob("*__mypyc.*.so")):
+        raise Missing("it is not compiled: make compiled")
+    return COMPILED
+
+
 @contextlib.contextmanager
-def node(folder: Path, protocol: str, more: str = "") -> Iterator[Running]:
+def node(
+    folder: Path, protocol: str, more: str = "", *, compiled: bool = True
+) -> Iterator[Running]:
     raise_file_limit()
-    with NodeProcess(folder, config(more)) as started:
+    tree = compiled_tree() if compiled else ROOT
+    with NodeProcess(folder, config(more), cwd=tree) as started:
         yield Running((started.pid,), started.mqtt_port, started.addresses[protocol])
 
 
@@ -45,7 +64,10 @@ def several(folder: Path, processes: int, partitions: int) -> Iterator[Running]:
     for name, port in ports.items():
         text = text.replace(f"{name}\nport = 0", f"{name}\n{port}")
     text = f'[node]\nid = "n1"\nprocesses = {processes}\n{text}'
-    with NodeProcess(folder, text) as started, connect(started.native) as client:
+    with (
+        NodeProcess(folder, text, cwd=compiled_tree()) as started,
+        connect(started.native) as client,
+    ):
         deadline = time.monotonic() + SPREAD_S
         while len({each.leader for each in client.describe_topic("mqtt").partitions}) < processes:
             if time.monotonic() > deadline:
@@ -57,6 +79,11 @@ def several(folder: Path, processes: int, partitions: int) -> Iterator[Running]:
 
 FSYNCED = "an acknowledged publish is fsynced"
 MQTT = Side("LakeMQ", FSYNCED, partial(node, protocol="mqtt"))
+PURE = Side(
+    "LakeMQ, not compiled",
+    "as on what no wheel is for",
+    partial(node, protocol="mqtt", compiled=False),
+)
 NATIVE = Side("LakeMQ", "an acknowledged record is fsynced", partial(node, protocol="native"))
 FOUR_PARTITIONS = Side("LakeMQ", "4 partitions", partial(several, processes=1, partitions=4))
 TWO_PROCESSES = Side(

@@ -7,10 +7,10 @@ from functools import partial
 from benchmarks.harness.declare import Goal, Running, Sample, Work
 from benchmarks.load import clients, crew
 from benchmarks.load.packets import Load
-from benchmarks.sides.lakemq import FOUR_PARTITIONS, MQTT, TWO_PROCESSES
+from benchmarks.sides.lakemq import FOUR_PARTITIONS, MQTT, PURE, TWO_PROCESSES
 from benchmarks.sides.mqtt_peers import AMQTT, MOSQUITTO, NATS, NATS_FSYNCED
 
-PEERS = (MQTT, MOSQUITTO, NATS)
+PEERS = (MQTT, PURE, MOSQUITTO, NATS)
 
 
 def flood(load: Load) -> partial[Sample]:
@@ -150,7 +150,7 @@ WORKS = (
         "mqtt",
         "QoS 1, 100 publishers with 20 unacknowledged publishes each, 4 subscribers that share "
         "one subscription.",
-        (MQTT, MOSQUITTO),
+        (MQTT, PURE, MOSQUITTO),
         windows(CROWD.sized(subscribers=4, subscribe_qos=1, filter="$share/g/bench/#")),
         (Goal("rate", 1, "Mosquitto"),),
         seconds=2,
@@ -177,7 +177,7 @@ WORKS = (
         "10 subscribers come to 20,000 retained messages of as many names; each gets all. "
         "Deliveries. (NATS takes "
         "minutes to retain so many names.)",
-        (MQTT, MOSQUITTO),
+        (MQTT, PURE, MOSQUITTO),
         partial(clients.retained, Load(subscribers=10), 20_000),
         (Goal("rate", 1, "Mosquitto"),),
         seconds=1,

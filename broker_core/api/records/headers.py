@@ -6,6 +6,7 @@ Per header: u16 key length, key (UTF-8), u32 value length (0xFFFFFFFF: null), va
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 from lakemq.broker_core.api.errors import CorruptBatch
@@ -17,7 +18,7 @@ _KEY: Final = struct.Struct("<H")
 _VALUE: Final = struct.Struct("<I")
 
 
-def encode_headers(headers: Headers) -> bytes:
+def encode_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
     """One record's headers as bytes. ValueError: a key over 65,535 bytes."""
     if not headers:
         return b""

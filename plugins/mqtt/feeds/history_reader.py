@@ -7,7 +7,6 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import (
@@ -57,8 +56,6 @@ class HistoryReader:
         self._now_ms = now_ms
         self._salvage = salvage
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
-        self._failing: WeakKeyDictionary[Reading, Backoff] = WeakKeyDictionary()
-        """Replays whose last read failed."""
 
     async def read(self, history: Reading, generation: int) -> None:
         """Hand over the next records of one of its partitions, if they are still wanted."""
@@ -71,17 +68,15 @@ class HistoryReader:
             try:
                 async with self._reads:
                     await self._step(history, cursor, generation)
-                self._failing.pop(history, None)
+                history.backoff = None
             except (UnknownTopic, UnknownPartition):  # deleted
                 history.cursors.pop((cursor.topic, cursor.partition), None)
                 history.rest, cursor = None, None
             except LakeMQError as error:
                 log.warning("%s-%d is not replayed now: %s", cursor.topic, cursor.partition, error)
-                backoff = self._failing.get(history)
-                if backoff is None:
-                    backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random)
-                    self._failing[history] = backoff
-                await asyncio.sleep(backoff.next_s())
+                if history.backoff is None:
+                    history.backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random)
+                await asyncio.sleep(history.backoff.next_s())
         if history.generation == generation:
             read_on(self._hub, history, cursor, self._now_ms())
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, Protocol, cast
 
+from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.topic_filters import filters_overlap, matches
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
@@ -91,6 +92,8 @@ class Reading:
         """Grows when a fetch under way is not wanted any more."""
         self.rest: tuple[Cursor, Iterator[Message], int] | None = None
         """Records that were fetched and not handed over: cursor, messages, offset behind them."""
+        self.backoff: Backoff | None = None
+        """Its last read failed: when the next one may be."""
 
     @property
     def positions(self) -> Positions:

@@ -17,7 +17,7 @@ CLEARED_MAX: Final = 10_000
 """Names without a message whose last record is remembered; the oldest are forgotten beyond."""
 EXPIRED_AT_ONCE: Final = 1000
 """Messages that are forgotten in one turn of the event loop."""
-AWAITED_MS: Final = 60_000
+AWAITED_MS: int = 60_000  # not `Final`: simulations change it, in compiled modules too
 """How long room is held for a message that is being stored."""
 
 

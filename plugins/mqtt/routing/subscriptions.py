@@ -31,15 +31,13 @@ class Target:
 
     __slots__ = ("identifiers", "no_local", "own", "qos", "retain_as_published", "session")
 
-    def __init__(self, subscription: Subscription) -> None:
-        options = subscription.options
-        self.session = subscription.session
+    def __init__(self, session: Session, options: int, identifiers: tuple[int, ...]) -> None:
+        """`options`: those of SUBSCRIBE, in one byte."""
+        self.session = session
         self.qos = options & 0x03
         self.retain_as_published = bool(options & RETAIN_AS_PUBLISHED)
         self.no_local = bool(options & NO_LOCAL)
-        self.identifiers: tuple[int, ...] = ()
-        if subscription.identifier:
-            self.identifiers = (subscription.identifier,)
+        self.identifiers = identifiers
         self.own: Target | None = None if self.no_local else self
         """What it gets of its own publishes."""
 
@@ -48,7 +46,8 @@ class Target:
         own = self.own
         if other.no_local:
             if own is self:  # what it is so far stays what it gets of its own
-                own = self._copy()
+                own = Target(self.session, self.qos, self.identifiers)
+                own.retain_as_published = self.retain_as_published
         elif own is None:
             own = other
         elif own is not self:
@@ -58,13 +57,6 @@ class Target:
         self.identifiers += other.identifiers
         self.no_local |= other.no_local
         self.own = own
-
-    def _copy(self) -> Target:
-        copy = Target.__new__(Target)
-        copy.session, copy.qos, copy.identifiers = self.session, self.qos, self.identifiers
-        copy.retain_as_published, copy.no_local = self.retain_as_published, False
-        copy.own = copy
-        return copy
 
 
 class Match:
@@ -283,7 +275,8 @@ class SubscriptionIndex:
 
 
 def _merge(targets: dict[Session, Target], subscription: Subscription) -> None:
-    new = Target(subscription)
+    identifiers = (subscription.identifier,) if subscription.identifier else ()
+    new = Target(subscription.session, subscription.options, identifiers)
     present = targets.setdefault(subscription.session, new)
     if present is not new:
         present.merge(new)

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import logging
 import secrets
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import version
 from typing import Any, Final, Protocol
@@ -44,6 +43,7 @@ from lakemq.plugins.mqtt.routing.history import Reading
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.outbox import Effects
 from lakemq.plugins.mqtt.routing.retained import Retained
+from lakemq.plugins.mqtt.server import clock
 from lakemq.plugins.mqtt.server.logins import Logins
 from lakemq.plugins.mqtt.server.shared_groups import SharedGroups
 from lakemq.plugins.mqtt.server.state_store import MqttJournal
@@ -109,7 +109,7 @@ class MqttEngine:
 
     def __init__(self, settings: MqttSettings, broker: Broker) -> None:
         self.settings, self.broker = settings, broker
-        self._clock_base_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
+        self._clock_base_ms = clock.time_ns() // 1_000_000 - clock.monotonic_ns() // 1_000_000
         self.hub = Hub(
             bindings=[binding.binding() for binding in settings.bindings],
             authorize=broker.authorize,
@@ -182,7 +182,7 @@ class MqttEngine:
     def now_ms(self) -> int:
         """Milliseconds since the epoch: wall clock at start, monotonic from then on, so that
         setting the system's clock moves no timer."""
-        return self._clock_base_ms + time.monotonic_ns() // 1_000_000
+        return self._clock_base_ms + clock.monotonic_ns() // 1_000_000
 
     def follow(self, traces: Traces) -> None:
         """Make spans, from now on. Without this nothing in the way of a message looks for them."""

@@ -54,8 +54,9 @@ class LinkListener(Protocol):
         """Its clients have sent more than their share."""
 
 
-class SocketLink(asyncio.Protocol):
-    """One socket and its connection."""
+class SocketLink:
+    """One socket and its connection: an `asyncio.Protocol`, by its methods alone, for what inherits
+    from interpreted classes is slow where this module is compiled."""
 
     __slots__ = (
         "_checked",
@@ -214,8 +215,9 @@ class SocketLink(asyncio.Protocol):
         if not engine.turn_due:
             engine.after()
 
-    received = take
-    """Bytes of the transport inside TCP or TLS."""
+    def received(self, data: bytes) -> None:
+        """Bytes of the transport inside TCP or TLS."""
+        self.take(data)
 
     def _take_unchecked(self, data: bytes) -> None:
         """Of a client that is not let in, or not any more."""
@@ -330,6 +332,9 @@ class SocketLink(asyncio.Protocol):
         self.transport.write(data)
 
     # -- the end
+
+    def eof_received(self) -> None:
+        """The client sends nothing more: the transport closes the socket."""
 
     def finish(self) -> None:
         """Close once everything is written."""

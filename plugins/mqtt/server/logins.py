@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from weakref import WeakKeyDictionary
 
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import Broker, Exchange
@@ -24,7 +23,8 @@ class Logins:
         self._now_ms = now_ms
         self._asked: dict[Connection, asyncio.Task[None]] = {}
         """Those that find out who the client of a connection is."""
-        self._exchanges: WeakKeyDictionary[Dialogue, Exchange] = WeakKeyDictionary()
+        self._exchanges: dict[Connection, tuple[Dialogue, Exchange]] = {}
+        """Those that wait for their client's next words."""
 
     def ask(self, connection: Connection, task: asyncio.Task[None]) -> None:
         """`task` finds out who a client is."""
@@ -33,6 +33,7 @@ class Logins:
 
     def forget(self, connection: Connection) -> None:
         """A network connection is gone: stop finding out who its client is."""
+        self._exchanges.pop(connection, None)
         task = self._asked.get(connection)
         if task is not None:
             task.cancel()
@@ -43,11 +44,10 @@ class Logins:
         dialogue = enhanced.dialogue if enhanced is not None else None
         if enhanced is None or dialogue is None or dialogue.said is None:
             return False
+        under_way, exchange = self._exchanges.pop(connection, (None, None))
         try:
-            exchange = self._exchanges.get(dialogue)
-            if exchange is None:
+            if exchange is None or under_way is not dialogue:
                 exchange = self._broker.begin_exchange(enhanced.method, enhanced.credentials)
-                self._exchanges[dialogue] = exchange
             outcome = await exchange.step(dialogue.said)
         except LakeMQError as error:
             tell_failure(connection, error)
@@ -56,6 +56,8 @@ class Logins:
         else:
             # `dialogue` tells them whether this exchange is still the one that counts.
             if isinstance(outcome, Challenge):
+                if enhanced.dialogue is dialogue and not connection.ended:
+                    self._exchanges[connection] = dialogue, exchange
                 authenticating.challenged(connection, dialogue, outcome.data, self._now_ms())
             else:
                 authenticating.accepted(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import os
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, cast
 
 from lakemq.broker_core.api.administration.routes import AnyRoute
 from lakemq.broker_core.api.errors import StartupError
@@ -161,9 +162,9 @@ class MqttListener:
         hub.counters.connections_refused += 1
         return None
 
-    def link(self, admitted: AdmittedConnection) -> SocketLink:
+    def link(self, admitted: AdmittedConnection) -> asyncio.Protocol:
         """A link for an admitted connection, over TCP, a unix socket or WebSocket."""
-        return self._make_link(admitted)
+        return cast(asyncio.Protocol, self._make_link(admitted))
 
     def tls(self) -> ssl.SSLContext | None:
         """The TLS context of this moment, which follows changed files; None: without TLS."""

@@ -14,7 +14,7 @@ from lakemq.plugins.mqtt.wire.messages import Message
 from lakemq.plugins.mqtt.wire.reasons import Reason
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
+@dataclass(slots=True, eq=False)
 class Dialogue:
     """One run of an exchange with a client."""
 

@@ -26,7 +26,8 @@ from lakemq.plugins.mqtt.state.slow import SlowClients
 from lakemq.plugins.mqtt.wire.encoding import PUBREL
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 
-PACKET_ID_MAX: Final = 65_535
+# Not `Final`, as QUEUE_KEPT_MAX: simulations make them small, in compiled modules too.
+PACKET_ID_MAX: int = 65_535
 IN_MEMORY_COUNT_MAX: Final = 1000
 IN_MEMORY_MAX_BYTES: Final = 1024 * 1024
 """What a connected client's queue holds beyond both this count and these bytes waits in the
@@ -35,7 +36,7 @@ LOAD_COUNT_MAX: Final = 500
 """Most messages asked for at once."""
 ENTRY_BYTES: Final = 240
 """About what an entry of a queue takes beside its message (bytes)."""
-QUEUE_KEPT_MAX: Final = 10_000
+QUEUE_KEPT_MAX: int = 10_000
 """Most entries of a queue that are kept with their session. The rest is matched again after a
 crash: a connected client may have more, and a session is written often."""
 _UNBOUNDED: Final = 1 << 62

@@ -23,11 +23,17 @@ import paho.mqtt.client as paho
 import pytest
 
 import lakemq
+from lakemq.plugins.mqtt.server.links import SocketLink
 from tests.support.mqtt.crash_points import POINTS, VARIABLE
 from tests.support.mqtt.faithful_paho import Paho
 from tests.support.node.node import NodeProcess, ports_kept
+from tests.support.platforms.compiled import REASON, is_compiled
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(is_compiled(SocketLink), reason=REASON),
+]
 STEPS = list(POINTS)
 if os.environ.get("LAKEMQ_EVERY_CRASH_POINT") != "1":
     STEPS = ["pubrec_sent", "release_kept", "delivery_kept", "receipt_kept"]

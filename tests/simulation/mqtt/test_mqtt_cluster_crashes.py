@@ -28,7 +28,7 @@ from lakemq.plugins.mqtt.homes.frames import Asked
 from lakemq.plugins.mqtt.interest.picking import Sharing
 from lakemq.plugins.mqtt.routing import shared
 from lakemq.plugins.mqtt.routing.hub import Hub
-from lakemq.plugins.mqtt.server import engine
+from lakemq.plugins.mqtt.server import clock
 from lakemq.plugins.mqtt.server.shared_groups import SharedGroups
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.wire.messages import Message
@@ -365,7 +365,8 @@ def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def use_virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "time", Clock)
+    monkeypatch.setattr(clock, "time_ns", Clock.time_ns)
+    monkeypatch.setattr(clock, "monotonic_ns", Clock.monotonic_ns)
     monkeypatch.setattr(home, "time", Clock)
     monkeypatch.setattr(home, "PARTITIONS", 4)
 

@@ -22,7 +22,7 @@ from lakemq.plugins.mqtt.homes import home, owner, table
 from lakemq.plugins.mqtt.homes.owner import SessionOwner
 from lakemq.plugins.mqtt.homes.service import SharedSessions
 from lakemq.plugins.mqtt.homes.table import HomeTable
-from lakemq.plugins.mqtt.server import engine
+from lakemq.plugins.mqtt.server import clock
 from tests.support.mqtt.cluster.clients import Subscriber
 from tests.support.mqtt.cluster.lives import run_lives
 from tests.support.mqtt.cluster.world import NAMES, TOPIC, Clock, World
@@ -83,7 +83,8 @@ async def let_in(world: World, clients: list[Subscriber]) -> None:
 
 @pytest.fixture(autouse=True)
 def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "time", Clock)
+    monkeypatch.setattr(clock, "time_ns", Clock.time_ns)
+    monkeypatch.setattr(clock, "monotonic_ns", Clock.monotonic_ns)
     monkeypatch.setattr(home, "time", Clock)
     monkeypatch.setattr(home, "PARTITIONS", 4)
     monkeypatch.setattr(SharedSessions, "_wait_for_others", lambda self: None)

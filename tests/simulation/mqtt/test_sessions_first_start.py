@@ -13,7 +13,7 @@ import pytest
 
 from lakemq.plugins.mqtt.homes import home
 from lakemq.plugins.mqtt.homes.service import SOON_S, SharedSessions
-from lakemq.plugins.mqtt.server import engine
+from lakemq.plugins.mqtt.server import clock
 from tests.simulation.mqtt.test_mqtt_cluster_crashes import SETTINGS
 from tests.support.mqtt.cluster.clients import Subscriber
 from tests.support.mqtt.cluster.lives import run_lives
@@ -25,7 +25,8 @@ BEGIN_S = 6.0
 
 @pytest.fixture(autouse=True)
 def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "time", Clock)
+    monkeypatch.setattr(clock, "time_ns", Clock.time_ns)
+    monkeypatch.setattr(clock, "monotonic_ns", Clock.monotonic_ns)
     monkeypatch.setattr(home, "time", Clock)
     monkeypatch.setattr(home, "PARTITIONS", 4)
 

@@ -154,7 +154,7 @@ class Rig:
 
     def forget_tail(self) -> None:
         """So that reads go to the disk."""
-        self.log.tail.__init__(self.tail_max_bytes)  # type: ignore[misc]
+        self.log.tail.clear()
 
     def segment_path(self, number: int) -> Path:
         return FOLDER / self.log.folder.manifest.segments[number].log_name

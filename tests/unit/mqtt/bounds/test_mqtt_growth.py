@@ -15,10 +15,11 @@ from websockets.frames import Frame, Opcode
 from websockets.server import ServerProtocol
 
 from lakemq.broker_core.api.topic_filters import matches
-from lakemq.broker_core.api.types import Operation
+from lakemq.broker_core.api.types import ANONYMOUS, Operation
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
-from lakemq.plugins.mqtt.state.sessions import Subscription
+from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.state.sessions import Session, Subscription
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.encoding import encode
 from lakemq.plugins.mqtt.wire.messages import Message
@@ -134,9 +135,10 @@ def test_deep_names_are_looked_up_in_time_of_their_length() -> None:
 
     def prepare(levels: int) -> Work:
         index, retained = SubscriptionIndex(), Retained(10, 1 << 30)
+        session = Session("s", ANONYMOUS, DeliveryLimits())
         name = "/".join("x" * levels)
         for text in ("#", "+/" * (levels - 1) + "x", "x/" * (levels - 2) + "+/x"):
-            index.add(Subscription(None, Address(text), 0, 0))  # type: ignore[arg-type]
+            index.add(Subscription(session, Address(text), 0, 0))
         message = Message(name, b"x", 0, True, 0)
 
         def look_up() -> None:

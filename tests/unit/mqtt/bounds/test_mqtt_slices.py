@@ -9,6 +9,8 @@ import asyncio
 import itertools
 from collections.abc import Iterator
 
+import pytest
+
 from lakemq.broker_core.api.records.batch import encode
 from lakemq.broker_core.api.types import Columns, CommittedBatch, Offset
 from lakemq.plugins.mqtt.config import MqttSettings
@@ -68,7 +70,7 @@ async def test_what_waits_is_bounded_in_memory() -> None:
     assert len(done) == 50
 
 
-async def test_a_large_batch_is_delivered_in_turns() -> None:
+async def test_a_large_batch_is_delivered_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = MemoryBroker()
     engine = MqttEngine(MqttSettings.model_validate({"durable": False}), broker)
     await engine.open()
@@ -78,8 +80,8 @@ async def test_a_large_batch_is_delivered_in_turns() -> None:
     def route(message: Message, now_ms: int) -> None:
         routed.append(message.topic)
 
-    engine.hub.route = route  # type: ignore[method-assign, assignment]
-    engine.arrivals.heard = lambda topic, name: True  # type: ignore[method-assign]
+    monkeypatch.setattr(engine.hub, "route", route)
+    monkeypatch.setattr(engine.arrivals, "heard", lambda topic, name: True)
     keys = [b"t/%d" % number for number in range(RECORDS)]
     data = encode(Columns([b"v"] * RECORDS, keys), now_ms=1)
     last = encode(Columns([b"v"], [b"last"]), now_ms=1, base_offset=RECORDS)
@@ -94,7 +96,9 @@ async def test_a_large_batch_is_delivered_in_turns() -> None:
     await engine.close()
 
 
-async def test_names_are_asked_once_in_a_turn_and_again_in_the_next() -> None:
+async def test_names_are_asked_once_in_a_turn_and_again_in_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whoever subscribes between two turns hears the rest of a batch."""
     engine = MqttEngine(MqttSettings.model_validate({"durable": False}), MemoryBroker())
     await engine.open()
@@ -105,8 +109,8 @@ async def test_names_are_asked_once_in_a_turn_and_again_in_the_next() -> None:
         asked.append(name)
         return name in subscribed
 
-    engine.hub.route = lambda message, now_ms: routed.append(message.topic)  # type: ignore[method-assign]
-    engine.arrivals.heard = heard  # type: ignore[method-assign]
+    monkeypatch.setattr(engine.hub, "route", lambda message, now_ms: routed.append(message.topic))
+    monkeypatch.setattr(engine.arrivals, "heard", heard)
     data = encode(Columns([b"v"] * RECORDS, [b"a", b"b"] * (RECORDS // 2)), now_ms=1)
     engine.arrivals.committed("mqtt", [CommittedBatch("mqtt", 0, Offset(0), data)])
     before = len(routed)

@@ -20,13 +20,6 @@ from tests.unit.mqtt.session.test_mqtt_lanes import Client
 DELAY_MS = int(1000 * COMMIT_DELAY_S)
 
 
-class Unending(MqttEngine):
-    """Whatever is held stays held."""
-
-    def later(self, delay_s: float, call: Callable[[], None]) -> None:
-        pass
-
-
 class Bench:
     """A gathering with a clock of its own; one append takes 5 ms."""
 
@@ -64,7 +57,7 @@ class Bench:
 def test_during_an_append_the_next_one_gathers_until_it_is_full() -> None:
     bench = Bench()
     bench.gathering.begin("t", [(None, (1,), 1, 0)], 0)
-    bench.gathering.begin("t", [(None, 2, 1)], 0)
+    bench.gathering.begin("t", [(None, (1,), 2, 1)], 0)
     assert bench.enough == FULL_COUNT
     bench.gathering.end("t", 1)
     assert bench.enough == FULL_COUNT
@@ -100,7 +93,7 @@ def test_no_more_are_awaited_than_publish() -> None:
 def test_a_hold_that_had_enough_ends_none_of_those_behind_it() -> None:
     bench = Bench()
     bench.append(0, 1)
-    bench.gathering.begin("t", [(bench.clients[0], 1, 1)], bench.now_ms)
+    bench.gathering.begin("t", [(bench.clients[0], (1,), 1, 1)], bench.now_ms)
     bench.gathering.end("t", 1)  # at once; the timer of the first hold is still to come
     bench.timers = bench.timers[:1]
     bench.pass_ms(DELAY_MS)
@@ -137,10 +130,14 @@ def test_once_nothing_may_be_held_nothing_is() -> None:
     assert not bench.released
 
 
-async def test_what_is_held_when_the_engine_closes_is_stored() -> None:
+async def test_what_is_held_when_the_engine_closes_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     broker = MemoryBroker()
     settings = MqttSettings.model_validate({"durable": False})
-    engine = Unending(settings, broker)
+    # Whatever is held stays held.
+    monkeypatch.setattr(MqttEngine, "later", lambda _engine, _delay_s, _call: None)
+    engine = MqttEngine(settings, broker)
     await engine.open()
     clients = [Client() for _ in range(3)]
 
