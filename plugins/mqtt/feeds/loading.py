@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -150,8 +150,9 @@ class MessageLoader:
                     found.update(zip(here, map(messages.get, here), strict=True))
             at = bisect_left(offsets, behind)
 
-    def _messages(self, batch: CommittedBatch, offsets: set[int]) -> Iterable[Message]:
-        return (one for one, _ in self._salvage.messages(self._reader, batch, at=offsets))
+    def _messages(self, batch: CommittedBatch, offsets: set[int]) -> Iterator[Message]:
+        for message, _ in self._salvage.messages(self._reader, batch, at=offsets):
+            yield message
 
     async def _fetch_some(self, source: PartitionReader, offset: int) -> tuple[bytes, int]:
         """Batches from an offset on, and the offset behind them: what was deleted or compacted away

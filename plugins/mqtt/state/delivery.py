@@ -556,10 +556,16 @@ class Outbound:
 
     def missing(self) -> list[Delivery]:
         """The next deliveries whose messages must be loaded, in order."""
-        resend = (self.inflight[one] for one in self._resend or () if one in self.inflight)
-        waiting = chain((one for one in resend if not one.released), self.queue or ())
-        wanted = (one for one in waiting if one.message is None and not one.gone)
-        return list(islice(wanted, LOAD_COUNT_MAX))
+        return list(islice(self._missing(), LOAD_COUNT_MAX))
+
+    def _missing(self) -> Iterator[Delivery]:
+        for packet_id in self._resend or ():
+            one = self.inflight.get(packet_id)
+            if one is not None and not one.released and one.message is None and not one.gone:
+                yield one
+        for one in self.queue or ():
+            if one.message is None and not one.gone:
+                yield one
 
     def loaded(self, found: list[tuple[Delivery, Message | None]], now_ms: int) -> None:
         """Messages that were asked for; None: it is gone."""
@@ -577,5 +583,7 @@ class Outbound:
     def unfinished(self) -> Iterator[Delivery]:
         """What a shared group's other members may get when this session ends: never a QoS 2
         publish that its client may have seen [MQTT-4.8.2-5]."""
-        yield from (one for one in self.inflight.values() if one.qos == 1 or one.awaiting)
+        for one in self.inflight.values():
+            if one.qos == 1 or one.awaiting:
+                yield one
         yield from self.queue or ()

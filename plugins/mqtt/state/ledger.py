@@ -123,8 +123,12 @@ class Ledger:
         # Not urgent, which would try again at once and in a loop: storage that failed gets until
         # the next checkpoint.
         self.lazy.update(dict.fromkeys(failed))
-        waiting = (each for client_id in failed for each in writing.waiting[client_id])
-        return [each.connection for each in waiting if each.connection is not None]
+        return [
+            each.connection
+            for client_id in failed
+            for each in writing.waiting[client_id]
+            if each.connection is not None
+        ]
 
     def _end(self) -> Writing:
         writing, self.writing = self.writing, None

@@ -253,7 +253,8 @@ class RecordReader:
 
     def messages(self, batch: CommittedBatch) -> Iterator[Message]:
         """The message of every record, with its place."""
-        return (message for message, _ in self.read(batch))
+        for message, _ in self.read(batch):
+            yield message
 
     def read(
         self,
