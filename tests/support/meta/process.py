@@ -16,6 +16,7 @@ from pathlib import Path
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.raft import state
 from lakemq.meta_service.server.member import MetaMember
+from lakemq.runtime import loop_factory, settle
 
 
 async def main() -> None:
@@ -33,10 +34,13 @@ async def main() -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     await member.start()
+    settle()
     sys.stdout.write(member.cluster_id + "\n")
     sys.stdout.flush()
     await stopping.wait()
     await member.stop()
 
 
-asyncio.run(main())
+# As `lakemq start` runs one: its event loop, its garbage collection, its thread switches.
+with asyncio.Runner(loop_factory=loop_factory("auto")) as runner:
+    runner.run(main())
