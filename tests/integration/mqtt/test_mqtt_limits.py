@@ -23,6 +23,7 @@ from lakemq.plugins.mqtt.wire.packets import V5, V311, Connect, PacketType, Ping
 from tests.support.mqtt.certificates import Authority
 from tests.support.mqtt.memory_broker import MemoryBroker, running_server, until
 from tests.support.mqtt.raw_clients import WAIT_S, dial, other, rest_of
+from tests.support.platforms.compiled import REASON, is_compiled
 
 pytestmark = pytest.mark.usefixtures("raw_clients")
 
@@ -95,6 +96,7 @@ async def test_behind_a_proxy_the_clients_address_counts() -> None:
         assert await rest_of(reader) == b""
 
 
+@pytest.mark.skipif(is_compiled(SocketLink), reason=REASON)
 async def test_those_who_wait_to_be_let_in_are_not_looked_at_over_and_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -20,8 +20,13 @@ import pytest
 from packaging.requirements import Requirement
 
 import lakemq
+from lakemq.plugins.mqtt.wire import codec
 from tests.support.node.node import NodeProcess
+from tests.support.platforms.compiled import is_compiled
 
+pytestmark = pytest.mark.skipif(
+    is_compiled(codec), reason="a wheel of the client is made where nothing is compiled"
+)
 ROOT = Path(__file__).parents[3]
 PLATFORMS = ROOT / "tests" / "support" / "platforms"
 CLI = {"typer", "rich"}
