@@ -144,7 +144,7 @@ profile: $(READY)  ## the hottest functions and threads of a node under a load: 
 	$(BIN)/python -m benchmarks profile $(if $(ONLY),--only $(ONLY))
 
 HOURS ?= 1
-soak: $(READY)  ## mixed load with clients that come and go for HOURS=1: memory, descriptors, threads, latency over time
+soak: $(COMPILED)/.ready  ## mixed load with clients that come and go for HOURS=1: memory, descriptors, threads, latency over time
 	$(BIN)/python -m benchmarks soak --hours $(HOURS)
 
 bench-cluster: java $(READY)  ## three nodes beside three of Kafka: replicated throughput, latency, failover

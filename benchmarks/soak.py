@@ -25,7 +25,7 @@ from benchmarks.harness.plots import time_plot
 from benchmarks.harness.processes import cpu_s, rss_mb
 from benchmarks.load import crew
 from benchmarks.load.packets import Load, dial, subscribe
-from benchmarks.sides.lakemq import config, raise_file_limit
+from benchmarks.sides.lakemq import compiled_tree, config, raise_file_limit
 from tests.support.node.node import NodeProcess
 
 RATE = 400
@@ -105,12 +105,15 @@ def held(pid: int, path: Path) -> dict[str, int]:
 
 def node_of(folder: Path, trace: bool) -> NodeProcess:
     raise_file_limit()
+    tree = compiled_tree()
     if not trace:
-        return NodeProcess(folder, config())
+        return NodeProcess(folder, config(), cwd=tree)
     wrapper = folder / "python"
     wrapper.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -c "{PROGRAM}" "$@"\n')
     wrapper.chmod(0o755)
-    return NodeProcess(folder, config(), {TRACE: str(folder / "held")}, python=str(wrapper))
+    return NodeProcess(
+        folder, config(), {TRACE: str(folder / "held")}, python=str(wrapper), cwd=tree
+    )
 
 
 def state(side: Running, folder: Path) -> dict[str, float]:
