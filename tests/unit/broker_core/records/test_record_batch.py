@@ -7,7 +7,9 @@ from __future__ import annotations
 import re
 import struct
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,6 +121,18 @@ def test_timestamps_are_wide_only_when_they_must_be(times: list[int], wide: bool
 
     assert batch.timestamps_ms() == times
     assert bool(batch.header.attributes & rb.WIDE_TIMESTAMPS) == wide
+
+
+def test_bytes_and_integers_of_any_kind_are_encoded() -> None:
+    """Callers of the SDK and plugins hand them in; so they must be taken where this is compiled."""
+    kinds: list[Any] = [bytearray(b"one"), memoryview(b"two"), None, b"three"]
+    times: Any = np.arange(4) + 5
+    headers = encode_headers([("unit", bytearray(b"C"))])
+    columns = Columns(kinds, kinds, [bytearray(headers)] * 4, times)  # type: ignore[list-item]
+    batch = rb.RecordBatch(rb.encode(columns, now_ms=np.int64(9)))  # type: ignore[arg-type]
+    assert batch.values() == batch.keys() == [b"one", b"two", None, b"three"]
+    assert batch.encoded_headers() == [headers] * 4
+    assert list(batch.timestamps_ms()) == [5, 6, 7, 8]
 
 
 def test_fixed_columns_take_what_the_header_check_counts() -> None:
