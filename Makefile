@@ -66,10 +66,10 @@ $(COMPILED)/.ready: $(READY) pyproject.toml tools/mypyc.ini $(shell git ls-files
 	cd $(COMPILED) && HATCH_BUILD_HOOK_ENABLE_MYPYC=true $(abspath $(BIN))/python -m hatchling build -t wheel
 	@touch $@
 
-# How mypyc hands exceptions on to coroutines, from Python 3.12 on.
-COMPILED_PYTEST := $(abspath $(BIN))/python -m pytest -W 'ignore:the (type, exc, tb) signature of throw():DeprecationWarning'
 compiled: $(COMPILED)/.ready  ## this checkout with extension modules and their wheel, in build/compiled (minutes; needs a C compiler)
 
+# How mypyc hands exceptions on to coroutines, from Python 3.12 on.
+COMPILED_PYTEST := $(abspath $(BIN))/python -m pytest -W 'ignore:the (type, exc, tb) signature of throw():DeprecationWarning'
 test-compiled: java $(COMPILED)/.ready  ## all tests where modules are compiled
 	$(COPY)
 	cd $(COMPILED) && $(COMPILED_PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder

@@ -15,7 +15,8 @@ CONSUMING = {
     "all", "any", "dict", "extend", "fromkeys", "frozenset", "join", "list", "max", "min",
     "set", "sorted", "sum", "tuple", "update",
 }  # fmt: skip
-"""What takes a generator to its end at once, so that a list in its place makes no difference."""
+"""What takes a generator to its end at once, so that a list in its place makes no difference; `all`
+and `any` end early, but are loops in compiled code."""
 
 
 def compiled() -> set[Path]:
