@@ -21,7 +21,7 @@ from lakemq.plugins.mqtt.wire.packets import (
     Properties,
 )
 from lakemq.plugins.mqtt.wire.reasons import Reason
-from tests.support.mqtt.memory_broker import MemoryBroker, running_server
+from tests.support.mqtt.memory_broker import MemoryBroker, running_server, until
 from tests.support.scram_client import METHOD, ScramUsers, first_of, proof
 
 
@@ -86,6 +86,19 @@ async def test_scram_over_a_socket() -> None:
         assert refused.code == Reason.BAD_AUTHENTICATION_METHOD
         wire.close()
         assert not server.hub.outbox.exchanges
+
+
+async def test_nothing_is_kept_of_who_leaves_in_the_middle_of_an_exchange() -> None:
+    broker = MemoryBroker()
+    mechanism = ScramMechanism(METHOD, [ScramUsers()], Attempts(AttemptRules()), lambda: 0)
+    broker.exchanges = [mechanism]
+    async with running_server(broker) as (server, _, port):
+        wire = await connected(port)
+        await wire.ask(auth(first_of("ann"), 0x19))
+        exchanges = server.engine._logins._exchanges
+        assert len(exchanges) == 1
+        wire.close()
+        await until(lambda: not exchanges)
 
 
 async def test_a_stopping_node_sends_its_clients_elsewhere() -> None:
