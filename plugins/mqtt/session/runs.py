@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from lakemq.broker_core.api.types import Acks
 from lakemq.plugins.mqtt.routing.shared import Group
@@ -94,18 +94,28 @@ def _store_2(connection: Connection, packet: StoredRun, pending: PendingAppend) 
     pending.add_run(connection.principal, route.key, payloads, every, connection, packet_ids, 2)
 
 
-class _Plan(NamedTuple):
+class _Plan:
     """What becomes of the publishes of a run that the same clients get."""
 
-    whole: Sequence[Peer] = ()
-    """They take the bytes that came."""
-    rest: Sequence[Target] = ()
-    """They take other bytes."""
-    deaf: Sequence[Target] = ()
-    """They take nothing now."""
-    groups: Sequence[Group] = ()
-    elsewhere: bool = False
-    """Clients of other nodes get them, too."""
+    __slots__ = ("deaf", "elsewhere", "groups", "rest", "whole")
+
+    def __init__(
+        self,
+        whole: Sequence[Peer] = (),
+        rest: Sequence[Target] = (),
+        deaf: Sequence[Target] = (),
+        groups: Sequence[Group] = (),
+        elsewhere: bool = False,
+    ) -> None:
+        self.whole = whole
+        """They take the bytes that came."""
+        self.rest = rest
+        """They take other bytes."""
+        self.deaf = deaf
+        """They take nothing now."""
+        self.groups = groups
+        self.elsewhere = elsewhere
+        """Clients of other nodes get them, too."""
 
 
 _ELSEWHERE: Final = _Plan(elsewhere=True)
@@ -119,6 +129,9 @@ def pass_on(
     connection.hub.counters.publishes_received += len(names)
     connection.traffic.received[0] += len(names)
     connection.traffic.packets_received += len(names)
+    if len(names) == 1:
+        _carry_out(connection, _plan_of(connection, names[0], 1, sizes[0], {}), data, 1, now_ms)
+        return
     plans = _plans(connection, names, max(sizes))
     plan = plans[names[0]]
     if all(each is plan for each in plans.values()):
@@ -136,28 +149,30 @@ def pass_on(
 
 def _plans(connection: Connection, names: Sequence[bytes], largest: int) -> dict[bytes, _Plan]:
     """By topic name; the same one for all names with the same match."""
-    hub = connection.hub
-    plans: dict[bytes, _Plan] = {}
     by_match: dict[Match, _Plan] = {}
-    counts = Counter(names) if len(names) > 1 else {names[0]: 1}
-    for raw, count in counts.items():
-        name = connection.express[raw]
-        assert name is not None
-        if hub.express is not None and hub.express.wanted(name):
-            plans[raw] = _ELSEWHERE
-            continue
-        match = hub.index.match(name)
-        plan = by_match.get(match)
-        if plan is None:
-            plan = by_match[match] = _plan(connection, match, largest)
-        plans[raw] = plan
-        if plan.deaf:
-            _drop(connection, plan.deaf, name, count)
-        elif not (match.targets or match.groups):
-            hub.delivery.decisions.note(
-                "no_subscriber", connection.client_id, name, publishes=count
-            )
-    return plans
+    return {
+        raw: _plan_of(connection, raw, count, largest, by_match)
+        for raw, count in Counter(names).items()
+    }
+
+
+def _plan_of(
+    connection: Connection, raw: bytes, count: int, largest: int, by_match: dict[Match, _Plan]
+) -> _Plan:
+    """Of `count` publishes to a name. `by_match`: plans of the same run so far."""
+    hub, name = connection.hub, connection.express[raw]
+    assert name is not None
+    if hub.express is not None and hub.express.wanted(name):
+        return _ELSEWHERE
+    match = hub.index.match(name)
+    plan = by_match.get(match)
+    if plan is None:
+        plan = by_match[match] = _plan(connection, match, largest)
+    if plan.deaf:
+        _drop(connection, plan.deaf, name, count)
+    elif not (match.targets or match.groups):
+        hub.delivery.decisions.note("no_subscriber", connection.client_id, name, publishes=count)
+    return plan
 
 
 def _plan(connection: Connection, match: Match, largest: int) -> _Plan:

@@ -121,21 +121,39 @@ class Connack:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Publish:
     """PUBLISH (3.3). `topic` is empty where a topic alias stands for it."""
 
     topic: str
     payload: bytes
-    qos: int = 0
-    retain: bool = False
-    dup: bool = False
-    packet_id: int = 0
+    qos: int
+    retain: bool
+    dup: bool
+    packet_id: int
     """0 for QoS 0."""
-    properties: Properties = NO_PROPERTIES
+    properties: Properties
+
+    def __init__(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        dup: bool = False,
+        packet_id: int = 0,
+        properties: Properties = NO_PROPERTIES,
+    ) -> None:
+        self.topic = topic
+        self.payload = payload
+        self.qos = qos
+        self.retain = retain
+        self.dup = dup
+        self.packet_id = packet_id
+        self.properties = properties
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class PublishRun:
     """Consecutive QoS 0 PUBLISH packets, neither retained nor with properties, as the very bytes
     that came."""
@@ -146,6 +164,11 @@ class PublishRun:
     """Length of each packet (bytes)."""
     packets: bytes
 
+    def __init__(self, names: Sequence[bytes], sizes: Sequence[int], packets: bytes) -> None:
+        self.names = names
+        self.sizes = sizes
+        self.packets = packets
+
     def one_by_one(self) -> Iterator[PublishRun]:
         """The same as runs of one packet."""
         end = 0
@@ -154,7 +177,7 @@ class PublishRun:
             yield PublishRun((name,), (size,), self.packets[begin:end])
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class StoredRun:
     """Consecutive PUBLISH packets of one QoS, 1 or 2, to one topic name, neither repeated, retained
     nor with properties."""
@@ -163,25 +186,49 @@ class StoredRun:
     """What `Decoder.stored`, or `stored_2`, says of the name."""
     packet_ids: Sequence[int]
     payloads: Sequence[bytes]
-    qos: int = 1
+    qos: int
+
+    def __init__(
+        self, route: Any, packet_ids: Sequence[int], payloads: Sequence[bytes], qos: int = 1
+    ) -> None:
+        self.route = route
+        self.packet_ids = packet_ids
+        self.payloads = payloads
+        self.qos = qos
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Acknowledgement:
     """PUBACK, PUBREC, PUBREL or PUBCOMP."""
 
     type: PacketType
     packet_id: int
-    reason: int = 0
-    properties: Properties = NO_PROPERTIES
+    reason: int
+    properties: Properties
+
+    def __init__(
+        self,
+        type: PacketType,
+        packet_id: int,
+        reason: int = 0,
+        properties: Properties = NO_PROPERTIES,
+    ) -> None:
+        self.type = type
+        self.packet_id = packet_id
+        self.reason = reason
+        self.properties = properties
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class AcknowledgementRun:
     """Consecutive acknowledgements of one type without a reason."""
 
     type: PacketType
     packet_ids: Sequence[int]
+
+    def __init__(self, type: PacketType, packet_ids: Sequence[int]) -> None:
+        self.type = type
+        self.packet_ids = packet_ids
 
 
 @dataclass(slots=True)
