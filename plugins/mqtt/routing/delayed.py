@@ -213,6 +213,11 @@ class Delays(DueQueue[Delayed]):
         leaving, self.leaving = self.leaving, []
         return leaving
 
+    @property
+    def unkept(self) -> bool:
+        """Whether their log is to be told something, by this node."""
+        return self.leads and (bool(self.removed) or not self.ready)
+
     def end(self, key: str) -> None:
         """It was published, or never will be: its record goes, where it is this node that removes
         them."""

@@ -278,9 +278,7 @@ class DelayLog(ChannelEvents):
     @property
     def due(self) -> bool:
         """Whether an append can and should begin."""
-        delays = self._hub.delays
-        wanted = delays.leads and (delays.removed or not delays.ready)
-        return bool(wanted) and not self._writing and not self._failed
+        return self._hub.delays.unkept and not self._writing and not self._failed
 
     def write(self, after: Callable[[], None]) -> None:
         """Remove what was published, if anything was and no removal is under way."""

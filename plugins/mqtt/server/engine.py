@@ -339,7 +339,7 @@ class MqttEngine:
         return (
             self.hub.outbox.has_more(self._gathering.enough)
             or (ledger is not None and ledger.due)
-            or self.journal.delays.due
+            or (self.hub.delays.unkept and self.journal.delays.due)
         )
 
     def _turn(self) -> None:
@@ -362,8 +362,11 @@ class MqttEngine:
         effects = self.hub.outbox.take(self._gathering.enough)
         if effects.appends:
             self.broker.publish_bound([self._append(one) for one in effects.appends])
-        self.journal.write_sessions(self.after)
-        self.journal.delays.write(self.after)
+        # Asked here, where modules are compiled: as a rule there is nothing to write.
+        if self.hub.ledger is not None and self.hub.ledger.due:
+            self.journal.write_sessions(self.after)
+        if self.hub.delays.unkept:
+            self.journal.delays.write(self.after)
         self._ask(effects)
         self._serve(effects.retained, effects.exchanges, effects.claims)
         self._write(effects.writes)
