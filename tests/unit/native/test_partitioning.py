@@ -30,6 +30,11 @@ def test_keyless_batches_take_turns() -> None:
     assert [list(partitioner.split(columns, 3)) for _ in range(4)] == [[0], [1], [2], [0]]
 
 
+@pytest.mark.parametrize("key", [bytearray(b"key"), memoryview(bytearray(b"key"))])
+def test_what_is_like_bytes_is_a_key(key: bytes) -> None:
+    assert StickyPartitioner().of(key, 7) == partition_of(b"key", 7)
+
+
 def test_start_words() -> None:
     assert [first_offset(start, 3, 9) for start in ("earliest", "latest", 5)] == [3, 9, 5]
     for wrong in ("newest", -1):

@@ -17,8 +17,8 @@ class StickyPartitioner:
 
     def of(self, key: bytes | None, partitions: int) -> int:
         """Partition of a record: by hash of its key, or the sticky one without a key."""
-        if key is not None:
-            return partition_of(key, partitions)
+        if key is not None and partitions > 1:
+            return partition_of(bytes(key), partitions)
         return self._turn % partitions
 
     def next_batch(self) -> None:
