@@ -265,7 +265,7 @@ def encode_with_header(
     """
     values, keys, headers, times = columns
     count = _check_columns(columns, offset_deltas)
-    base_ms, max_ms = (min(times), max(times)) if times is not None else (now_ms, now_ms)
+    base_ms, max_ms = (now_ms, now_ms) if times is None else _time_range(times)
     wide = _check_times(base_ms, max_ms)
     attributes = compression | attributes & (APPEND_TIME | CONTROL)
     attributes |= APPEND_TIME if times is None else 0
@@ -309,6 +309,14 @@ def _check_columns(columns: Columns, offset_deltas: Sequence[int] | None) -> int
 
 def _ascending(deltas: Sequence[int]) -> bool:
     return all(map(lt, deltas, islice(deltas, 1, None)))
+
+
+def _time_range(times: Sequence[int]) -> tuple[int, int]:
+    """The least and the greatest."""
+    # One for all, as records that are sent together have it: counted in a tenth of the time.
+    if type(times) is list and times[0] is times[-1] and times.count(times[0]) == len(times):
+        return times[0], times[0]
+    return min(times), max(times)
 
 
 def _check_times(base_ms: int, max_ms: int) -> bool:

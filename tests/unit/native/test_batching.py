@@ -11,7 +11,10 @@ from lakemq.plugins.native.sdk.types import NewRecord, RecordMetadata
 
 def batches(batch_max_bytes: int = 1 << 20) -> RecordAccumulator:
     return RecordAccumulator(
-        SequenceNumbers(9), batch_max_bytes=batch_max_bytes, compression=Compression.NONE
+        SequenceNumbers(9),
+        batch_max_bytes=batch_max_bytes,
+        buffer_max_bytes=1 << 30,
+        compression=Compression.NONE,
     )
 
 
@@ -215,7 +218,10 @@ def test_no_batch_has_more_records_than_a_broker_takes() -> None:
 
 def test_single_records_make_batches_that_their_topic_takes() -> None:
     accumulator = RecordAccumulator(
-        SequenceNumbers(9), batch_max_bytes=1 << 40, compression=Compression.NONE
+        SequenceNumbers(9),
+        batch_max_bytes=1 << 40,
+        buffer_max_bytes=1 << 30,
+        compression=Compression.NONE,
     )
     accumulator.bytes_max["t"] = 1024
     for number in range(100):

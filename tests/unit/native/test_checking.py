@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakemq.broker_core.api.errors import InvalidRequest
-from lakemq.broker_core.api.types import Columns, Compression
+from lakemq.broker_core.api.types import Acks, Columns, Compression
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.sequencing import SequenceNumbers
 from lakemq.plugins.native.sdk.producer.accumulator import RecordAccumulator
@@ -48,7 +48,10 @@ def test_columns_are_looked_at_too(columns: Columns) -> None:
 
 def test_what_no_batch_can_be_made_of_fails_alone() -> None:
     state = RecordAccumulator(
-        SequenceNumbers(1), batch_max_bytes=1000, compression=Compression.NONE
+        SequenceNumbers(1),
+        batch_max_bytes=1000,
+        buffer_max_bytes=1 << 30,
+        compression=Compression.NONE,
     )
     uneven = PendingBlock(Columns([b"a", b"b"], [b"k"]), 0)
     state.add_block("t", 0, uneven)
@@ -59,5 +62,5 @@ def test_what_no_batch_can_be_made_of_fails_alone() -> None:
     assert rejected is uneven and isinstance(error, InvalidRequest)
     assert state.drain_rejected() == []
     for batch in state.in_flight():
-        state.appended(batch, 0, 1)  # type: ignore[arg-type]
+        state.appended(batch, 0, Acks.LEADER)
     assert state.idle

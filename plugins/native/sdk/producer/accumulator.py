@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from lakemq.broker_core.api.errors import (
     BatchTooLarge,
@@ -74,20 +74,44 @@ class RecordAccumulator:
     """The state of one producer. Times are milliseconds of the caller's clock."""
 
     def __init__(
-        self, sequences: SequenceNumbers, *, batch_max_bytes: int, compression: Compression
+        self,
+        sequences: SequenceNumbers,
+        *,
+        batch_max_bytes: int,
+        buffer_max_bytes: int,
+        compression: Compression,
     ) -> None:
         self.sequences = sequences
         self.buffered_bytes = 0
         """Bytes of records without an outcome."""
+        self.open: dict[str, PendingRecords] = {}
+        """See `take`; topics whose records, if they have no key, go there until the next flush."""
         self.rejected: list[tuple[Pending, InvalidRequest]] = []
         """See `drain_rejected`."""
         self.bytes_max: dict[str, int] = {}
         """Topic -> the largest batch that it takes."""
         self._batch_max_bytes = batch_max_bytes
+        self._buffer_max_bytes = buffer_max_bytes
         self._compression = compression
         self._partitions: dict[tuple[str, int], _Partition] = {}
         self._in_flight: dict[int, ProducerBatch] = {}
         self._next_request_id = 1
+
+    def take(self, topic: Any, record: object) -> PendingRecords | None:
+        """Queue one record behind the last, as most can be: a value alone, and the buffer has room
+        for more. What it is the last of; None: it has to be looked at, and `add`ed."""
+        filling = self.open.get(topic)
+        if filling is None or type(record) is not NewRecord:
+            return None
+        value, key, headers, timestamp_ms = record
+        if type(value) is not bytes or key is not None or headers or timestamp_ms is not None:
+            return None
+        size = RECORD_OVERHEAD_BYTES + len(value)
+        buffered = self.buffered_bytes + size
+        if buffered >= self._buffer_max_bytes or not filling.add_value(value, size):
+            return None
+        self.buffered_bytes = buffered
+        return filling
 
     def add(
         self, topic: str, partition: int, record: NewRecord, deadline_ms: int
@@ -106,6 +130,7 @@ class RecordAccumulator:
             place.filling = filling = PendingRecords(self._record_bytes_max(topic), deadline_ms)
             filling.add(record, size)
             place.waiting.append(filling)
+            self.open.pop(topic, None)
         return filling
 
     def add_block(self, topic: str, partition: int, block: PendingBlock) -> None:
@@ -113,6 +138,7 @@ class RecordAccumulator:
         place = self._partitions.get((topic, partition)) or self._new_partition(topic, partition)
         # Its columns are a batch of their own; records that come later go behind it.
         place.filling = None
+        self.open.pop(topic, None)
         place.waiting.append(block)
         self.buffered_bytes += block.bytes
 
@@ -127,6 +153,7 @@ class RecordAccumulator:
 
     def ready(self, now_ms: int) -> Iterator[ProducerBatch]:
         """Batches to send now: one for every partition that has records and no batch in flight."""
+        self.open.clear()
         for (topic, number), partition in self._partitions.items():
             # A loop, for a batch that is rejected leaves the partition free for the next one.
             while partition.in_flight is None and partition.waiting:
@@ -254,5 +281,6 @@ class RecordAccumulator:
             pending += partition.waiting
         self._partitions.clear()
         self._in_flight.clear()
+        self.open.clear()
         self.buffered_bytes = 0
         return pending

@@ -163,6 +163,17 @@ class PendingRecords(Pending):
         values.append(value)
         return True
 
+    def add_value(self, value: bytes, size: int) -> bool:
+        """As `add`, behind another, of a record that is a value alone; False where others are
+        not."""
+        values = self.values
+        total = self.bytes + size
+        if total > self.bytes_max or len(values) == RECORDS_MAX or self._rest is not None:
+            return False
+        self.bytes = total
+        values.append(value)
+        return True
+
     def columns(self, now_ms: int) -> Columns:
         values = self.values
         if self._rest is None:

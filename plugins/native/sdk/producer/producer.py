@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent import futures
 from datetime import datetime
 from functools import partial
+from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,7 +25,7 @@ from lakemq.plugins.native.sdk.net.errors import CLOSED
 from lakemq.plugins.native.sdk.net.retrying import retrying
 from lakemq.plugins.native.sdk.producer.checking import checked_record
 from lakemq.plugins.native.sdk.producer.options import DeliveryCallback
-from lakemq.plugins.native.sdk.producer.pending import PendingBlock, cut
+from lakemq.plugins.native.sdk.producer.pending import PendingBlock, PendingRecords, cut
 from lakemq.plugins.native.sdk.producer.record_future import (
     DeliveryCall,
     RecordFuture,
@@ -84,12 +85,18 @@ class Producer(BatchSender):
         """Take one record; the future is its ack. Waits while the buffer is full. Raises
         InvalidRequest, naming what no record can be made of. `on_delivery(error, metadata)` is
         called on the event loop when it has its outcome, one of them None."""
+        batches = self._accumulator
+        pending = batches.take(topic, record) if partition is None and on_delivery is None else None
+        if pending is not None:
+            # `future_of_last`, without its calls.
+            future = RecordFuture(loop=self._loop)
+            future.pending, future.index = pending, len(pending.values) - 1
+            return future
         # Before the first await: a bad record must not wait for room, nor be noticed in a batch of
         # good ones.
         record = checked_record(record)
         if self._traced:
             record = with_headers(record, current_headers())
-        batches = self._accumulator
         # Asked first, since awaiting a set event still costs a coroutine on the path of every
         # record.
         if batches.buffered_bytes >= self._buffer_max_bytes:
@@ -101,23 +108,29 @@ class Producer(BatchSender):
         count = self._partition_counts.get(topic)
         if count is None:
             count = await self._partitions_of(topic)
-        if partition is None:
-            partition = self._partitioner.of(record.key, count) if count > 1 else 0
-        elif not 0 <= partition < count:
+        if partition is not None and not 0 <= partition < count:
             await self._check_partition(topic, partition)
+        pending = self._add(topic, partition, record, count)
+        if on_delivery is not None:
+            pending.watch(pending.count - 1, DeliveryCall(self._loop, on_delivery))
+        return future_of_last(pending, self._loop)
+
+    def _add(
+        self, topic: str, partition: int | None, record: NewRecord, count: int
+    ) -> PendingRecords:
+        """Queue a record that was looked at, for a topic of `count` partitions."""
+        batches, key = self._accumulator, record[1]
+        home = self._partitioner.of(key, count) if partition is None else index(partition)
         if not self._flush_scheduled:
             self._schedule_flush()
-        pending = batches.add(topic, partition, record, self._deadline_ms)
+        pending = batches.add(topic, home, record, self._deadline_ms)
+        if partition is None and key is None and not self._traced:
+            batches.open[topic] = pending
         # The record that fills the buffer is still taken: one larger than the whole buffer would
         # wait for ever.
         if batches.buffered_bytes >= self._buffer_max_bytes:
             self._has_space.clear()
-        # `future_of_last`, without its calls.
-        future = RecordFuture(loop=self._loop)
-        future.pending, future.index = pending, len(pending.values) - 1
-        if on_delivery is not None:
-            pending.watch(future.index, DeliveryCall(self._loop, on_delivery))
-        return future
+        return pending
 
     def prepared(self, record: NewRecord) -> NewRecord:
         """Internal: a record as it is sent, for `enqueue_all`; in the thread of the application."""
@@ -139,20 +152,14 @@ class Producer(BatchSender):
                 if count is None:
                     wait_s = self._delivery_timeout_ms / 1000
                     count = await retrying(partial(self._partitions_of, topic), wait_s)
-                if partition is None:
-                    partition = self._partitioner.of(record.key, count)
-                elif not 0 <= partition < count:
+                if partition is not None and not 0 <= partition < count:
                     await self._check_partition(topic, partition)
             except LakeMQError as error:
                 self._refuse(records, error)
                 continue
             records.popleft()
-            if not self._flush_scheduled:
-                self._schedule_flush()
-            pending = batches.add(topic, partition, record, self._deadline_ms)
+            pending = self._add(topic, partition, record, count)
             pending.watch(pending.count - 1, future)
-            if batches.buffered_bytes >= self._buffer_max_bytes:
-                self._has_space.clear()
 
     def _refuse(self, records: deque[Handed], error: LakeMQError) -> None:
         """Fail the first of them, and what would wait as long for the same answer."""
@@ -217,7 +224,7 @@ class Producer(BatchSender):
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
         block = PendingBlock(columns, self._deadline_ms)
         block.watch(0, future)
-        self._accumulator.add_block(topic, partition, block)
+        self._accumulator.add_block(topic, index(partition), block)
         if self._accumulator.buffered_bytes >= self._buffer_max_bytes:
             self._has_space.clear()
         return future
@@ -259,6 +266,7 @@ class Producer(BatchSender):
         await self._end_streams()
         # Set last: records that were taken before are still sent by the flush.
         self.failed = InvalidRequest("this producer is closed")
+        self._accumulator.open.clear()
 
     async def abandon(self) -> None:
         """Internal: its client is closed: what has no outcome fails."""

@@ -82,14 +82,19 @@ class BatchSender:
         buffer_max_bytes: int,
         delivery_timeout_ms: int,
     ) -> None:
+        # Whatever is like an integer.
+        batch_max_bytes, buffer_max_bytes = int(batch_max_bytes), int(buffer_max_bytes)
         self._connection = connection
         self._acks = acks
         self._linger_s = linger_ms / 1000
         self._batch_max_bytes = batch_max_bytes
         self._buffer_max_bytes = buffer_max_bytes
-        self._delivery_timeout_ms = delivery_timeout_ms
+        self._delivery_timeout_ms = int(delivery_timeout_ms)
         self._accumulator = RecordAccumulator(
-            SequenceNumbers(producer_id), batch_max_bytes=batch_max_bytes, compression=compression
+            SequenceNumbers(producer_id),
+            batch_max_bytes=batch_max_bytes,
+            buffer_max_bytes=buffer_max_bytes,
+            compression=compression,
         )
         self._partitioner = StickyPartitioner()
         self._partition_counts: dict[str, int] = {}
