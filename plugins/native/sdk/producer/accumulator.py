@@ -29,6 +29,7 @@ from lakemq.plugins.native.sdk.producer.checking import encoded
 from lakemq.plugins.native.sdk.producer.pending import (
     RECORD_OVERHEAD_BYTES,
     Appended,
+    Given,
     Pending,
     PendingBlock,
     PendingRecords,
@@ -113,9 +114,7 @@ class RecordAccumulator:
         self.buffered_bytes = buffered
         return filling
 
-    def add(
-        self, topic: str, partition: int, record: NewRecord, deadline_ms: int
-    ) -> PendingRecords:
+    def add(self, topic: str, partition: int, record: Given, deadline_ms: int) -> PendingRecords:
         """Queue one record; what it is the last of."""
         value, key, headers, _ = record
         # Most records, without a call.

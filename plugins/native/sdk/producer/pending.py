@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Sequence
 from itertools import islice, repeat
+from operator import add, getitem
 from typing import Any, Final, NamedTuple
 
 from lakemq.broker_core.api.errors import CorruptBatch, LakeMQError
@@ -13,15 +13,17 @@ from lakemq.broker_core.api.records.batch import RECORDS_MAX
 from lakemq.broker_core.api.records.headers import decode_headers
 from lakemq.broker_core.api.types import Acks, Columns, Headers
 from lakemq.plugins.native.sdk.net.calls import joined_columns
-from lakemq.plugins.native.sdk.types import NewRecord, RecordMetadata
+from lakemq.plugins.native.sdk.types import RecordMetadata
 
 RECORD_OVERHEAD_BYTES: Final = 16
-_Rest = tuple[bytes | None, Headers, int | datetime | None]
+Given = tuple[Any, Any, Any, Any]
+"""A `NewRecord`, of whatever is like bytes: annotations are checked where this is compiled."""
+_Rest = tuple[Any, Any, Any]
 """Key, headers and time of a record."""
 _NOTHING: Final[_Rest] = (None, (), None)
 
 
-def record_bytes(record: NewRecord) -> int:
+def record_bytes(record: Given) -> int:
     """What a record takes in a batch, at most, compressed or not."""
     value, key, headers, _ = record
     size = RECORD_OVERHEAD_BYTES
@@ -36,7 +38,7 @@ def record_bytes(record: NewRecord) -> int:
 
 def column_bytes(columns: Columns) -> int:
     """About what the records take in a batch."""
-    blobs = (columns.values, columns.keys, columns.headers)
+    blobs: list[Any] = [columns.values, columns.keys, columns.headers]
     return len(columns.values) * RECORD_OVERHEAD_BYTES + sum(
         len(cell) for blob in blobs if blob is not None for cell in blob if cell is not None
     )
@@ -59,18 +61,12 @@ class Appended(NamedTuple):
     timestamps_ms: Sequence[int]
     acks: Acks
 
-    def records(self, indexes: Iterable[int]) -> Iterator[RecordMetadata]:
+    def records(self, indexes: Sequence[int]) -> Iterator[RecordMetadata]:
         """Where those records lie."""
-        fields = (
-            (
-                self.topic,
-                self.partition,
-                self.base_offset + each,
-                self.timestamps_ms[each],
-                self.acks,
-            )
-            for each in indexes
-        )
+        offsets = map(add, repeat(self.base_offset), indexes)
+        times = map(getitem, repeat(self.timestamps_ms), indexes)
+        same = repeat(self.topic), repeat(self.partition), repeat(self.acks)
+        fields = zip(same[0], same[1], offsets, times, same[2], strict=False)
         # `RecordMetadata(...)` without a call of Python for each.
         return map(tuple.__new__, repeat(RecordMetadata), fields)
 
@@ -135,7 +131,7 @@ class PendingRecords(Pending):
     def __init__(self, bytes_max: int, deadline_ms: int) -> None:
         super().__init__(0, deadline_ms)
         self.bytes_max = bytes_max
-        self.values: list[bytes | None] = []
+        self.values: list[Any] = []
         """None of them once the outcome is known."""
         self._rest: list[_Rest] | None = None
         """None: there are values alone."""
@@ -148,7 +144,7 @@ class PendingRecords(Pending):
     def unwatched(self) -> int:
         return max(0, len(self.values) - len(self._futures))
 
-    def add(self, record: NewRecord, size: int) -> bool:
+    def add(self, record: Given, size: int) -> bool:
         """Whether a record of `size` bytes was taken. The first is, whatever its size: it has to
         be rejected some time."""
         value, key, headers, timestamp_ms = record
@@ -182,7 +178,7 @@ class PendingRecords(Pending):
         return joined_columns(values, keys, headers, times, now_ms)
 
     def headers(self, count: int) -> Iterator[Headers]:
-        return (headers for _, headers, _ in islice(self._rest or (), count))
+        return iter([headers for _, headers, _ in islice(self._rest or (), count)])
 
     def settle(self, outcome: Appended | LakeMQError) -> tuple[list[int], list[Any]]:
         # A caller that keeps one future does not keep the records of a whole batch with it.
@@ -215,7 +211,7 @@ class PendingBlock(Pending):
         return map(_decoded, dict.fromkeys(islice(self._columns.headers or (), count)))
 
 
-def _decoded(encoded: bytes) -> Headers:
+def _decoded(encoded: Any) -> Headers:
     """None of what the broker will refuse."""
     try:
         return decode_headers(encoded)

@@ -82,7 +82,7 @@ class BatchSender:
         buffer_max_bytes: int,
         delivery_timeout_ms: int,
     ) -> None:
-        # Whatever is like an integer.
+        # Whatever is like an integer: what is compiled takes no other.
         batch_max_bytes, buffer_max_bytes = int(batch_max_bytes), int(buffer_max_bytes)
         self._connection = connection
         self._acks = acks

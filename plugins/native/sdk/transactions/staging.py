@@ -278,7 +278,7 @@ class StagedWriter:
         self._connection = connection
         self._session = session
         self._place = (batch_id, task, attempt)
-        self._batch_max_bytes = batch_max_bytes
+        self._batch_max_bytes = int(batch_max_bytes)  # what is compiled takes no other
         self._buffer_max_bytes = buffer_max_bytes
         self._batches = StagedBatches(batch_max_bytes=batch_max_bytes, compression=compression)
         self._partitioner = StickyPartitioner()
