@@ -128,9 +128,11 @@ constraints: $(READY)  ## pin what is installed now
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
 
 bench: $(COMPILED)/.ready  ## LakeMQ beside its peers, less than 10 minutes: tables of docs/performance.md, history; ONLY='qos1* journal'
+	$(COPY)
 	$(BIN)/python -m benchmarks run --scale 0.5 $(if $(ONLY),--only $(ONLY))
 
 bench-full: $(COMPILED)/.ready  ## all works, five rounds, growth plots
+	$(COPY)
 	$(BIN)/python -m benchmarks run --full --rounds 5 $(if $(ONLY),--only $(ONLY))
 
 bench-compare: $(READY)  ## what changed beyond noise: OLD=benchmarks/history/... NEW=...

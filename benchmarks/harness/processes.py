@@ -6,6 +6,7 @@ import contextlib
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
@@ -20,6 +21,7 @@ from benchmarks.harness.declare import Missing, Running, Sample
 FORK = get_context("forkserver")
 """Generators are forked from a process that has their modules, not started anew each time."""
 FORK.set_forkserver_preload(["benchmarks.load.publishers", "benchmarks.load.subscribers"])
+SPAWN = get_context("spawn")
 START_S = 60.0
 STOP_S = 30.0
 
@@ -100,11 +102,29 @@ def _serve(opened: Callable[..., Any], arguments: tuple[Any, ...], pipe: Pipe) -
 
 
 @contextlib.contextmanager
-def measuring_itself(opened: Callable[..., Any], *arguments: Any) -> Iterator[Running]:
-    """`opened` in a process of its own, whose CPU and memory are its side's. Raises Missing."""
+def _modules_of(tree: Path) -> Iterator[None]:
+    """Processes that are spawned meanwhile find all modules there."""
+    sys.path.insert(0, str(tree))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(tree))
+
+
+@contextlib.contextmanager
+def measuring_itself(
+    opened: Callable[..., Any], *arguments: Any, tree: Path | None = None
+) -> Iterator[Running]:
+    """`opened` in a process of its own, whose CPU and memory are its side's. Raises Missing.
+    `tree`: another copy of this checkout, to run that."""
     ours, theirs = FORK.Pipe()
-    process = FORK.Process(target=_serve, args=(opened, arguments, theirs))
-    process.start()
+    if tree is None:
+        process: Any = FORK.Process(target=_serve, args=(opened, arguments, theirs))
+        process.start()
+    else:
+        process = SPAWN.Process(target=_serve, args=(opened, arguments, theirs))
+        with _modules_of(tree):
+            process.start()
     theirs.close()
 
     def receive() -> Any:

@@ -12,7 +12,7 @@ from benchmarks.harness.declare import Growth, Running, Sample, Side
 from benchmarks.harness.processes import cpu_s, measuring_itself
 from benchmarks.load import clients, crew, meta, scale
 from benchmarks.load.packets import Load
-from benchmarks.sides.lakemq import FSYNCED, MQTT, NATIVE, node
+from benchmarks.sides.lakemq import FSYNCED, MQTT, NATIVE, compiled_tree, node
 from benchmarks.sides.mqtt_peers import MOSQUITTO, NATS
 
 ORDINARY = Load(publishers=100, names=100, qos=1, rate=1000, subscribers=1, subscribe_qos=1)
@@ -57,7 +57,7 @@ def native(kind: str, side: Running, size: float, _seconds: float) -> Sample:
 def with_client(folder: Path) -> Iterator[Running]:
     with (
         NATIVE.start(folder) as server,
-        measuring_itself(scale.client, server.address) as speaker,
+        measuring_itself(scale.client, server.address, tree=compiled_tree()) as speaker,
     ):
         yield Running((*server.pids, *speaker.pids), ask=speaker.ask)
 

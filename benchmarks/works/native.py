@@ -14,9 +14,12 @@ from benchmarks.sides import kafka, lakemq, mqtt_peers
 
 
 @contextlib.contextmanager
-def with_client(folder: Path, server, client) -> Iterator[Running]:  # type: ignore[no-untyped-def]
+def with_client(  # type: ignore[no-untyped-def]
+    folder: Path, server, client, *, compiled: bool = False
+) -> Iterator[Running]:
     """A server, and a client in a process of its own: both count."""
-    with server(folder) as found, measuring_itself(client, found.address) as speaker:
+    tree = lakemq.compiled_tree() if compiled else None
+    with server(folder) as found, measuring_itself(client, found.address, tree=tree) as speaker:
         yield Running((*found.pids, *speaker.pids), found.port, found.address, speaker.ask)
 
 
@@ -39,7 +42,16 @@ def load(kind: str, side: Running, seconds: float) -> Sample:
 LAKEMQ = Side(
     "LakeMQ",
     "an acknowledged record is fsynced",
-    partial(with_client, server=lakemq.NATIVE.start, client=native.lakemq),
+    partial(with_client, server=lakemq.NATIVE.start, client=native.lakemq, compiled=True),
+)
+PURE = Side(
+    lakemq.PURE.name,
+    lakemq.PURE.settings,
+    partial(
+        with_client,
+        server=partial(lakemq.node, protocol="native", compiled=False),
+        client=native.lakemq,
+    ),
 )
 AS_SHIPPED = Side(
     "Kafka",
@@ -57,7 +69,7 @@ NATS = Side(
     "JetStream: an acknowledged record is in the page cache; nats-py, 1,000 at a time",
     partial(with_client, server=mqtt_peers.NATS_CORE.start, client=native.nats),
 )
-BROKERS = (LAKEMQ, AS_SHIPPED, FLUSHED, NATS)
+BROKERS = (LAKEMQ, PURE, AS_SHIPPED, FLUSHED, NATS)
 
 
 WORKS = (
