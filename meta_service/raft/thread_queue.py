@@ -1,4 +1,4 @@
-"""How other threads reach the Raft thread: they post calls, which run between two ticks.
+"""How other threads and members reach the Raft thread: posted calls and sockets, between two ticks.
 
 Stands where pysyncobj has its socket poller, so that waiting for work and being woken are one.
 """
@@ -6,7 +6,6 @@ Stands where pysyncobj has its socket poller, so that waiting for work and being
 from __future__ import annotations
 
 import collections
-import contextlib
 import os
 import select
 import sys
@@ -41,6 +40,7 @@ class ThreadQueue:
         self._event, self._signal = _event()
         self._poll = select.poll()
         self._poll.register(self._event, select.POLLIN)
+        self._handlers: dict[int, Callable[[], None]] = {self._event: self._take_event}
         self._open = threading.Lock()
         """Held while the descriptor is written or closed: its number may be reused at once."""
         self._woken = False
@@ -61,16 +61,32 @@ class ThreadQueue:
                     self._woken = True
                     os.write(self._signal, _ONE)
 
+    def watch(self, descriptor: int, events: int, handler: Callable[[], None]) -> None:
+        """Call `handler` whenever the descriptor is ready for any of `events` (poll(2)), or has
+        failed. In the thread of `poll`, as `unwatch`."""
+        self._handlers[descriptor] = handler
+        self._poll.register(descriptor, events)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Before the descriptor is closed."""
+        del self._handlers[descriptor]
+        self._poll.unregister(descriptor)
+
     def poll(self, timeout_s: float) -> None:
-        """Wait for calls up to that long, then run them."""
+        """Wait up to that long for calls and descriptors, then run calls and handlers."""
         self._woken = False  # before looking: a call posted from here on writes the event
-        if not self._calls and timeout_s > 0 and not self.is_busy():
-            self._poll.poll(timeout_s * 1000)
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._event, _READ_BYTES)
+        if self._calls or self.is_busy():
+            timeout_s = 0.0
+        for descriptor, _ in self._poll.poll(timeout_s * 1000):
+            handler = self._handlers.get(descriptor)
+            if handler is not None:  # else one before it has ended the watch
+                handler()
         # The length is taken once: calls that are posted meanwhile wait for the next tick.
         for _ in range(min(len(self._calls), _CALLS_MAX)):
             self._calls.popleft()()
+
+    def _take_event(self) -> None:
+        os.read(self._event, _READ_BYTES)
 
     def close(self) -> None:
         """Calls posted from here on are never run."""

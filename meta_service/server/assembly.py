@@ -48,7 +48,8 @@ from lakemq.meta_service.raft.node import RaftNode
 from lakemq.meta_service.raft.state import Message, RaftTiming
 from lakemq.meta_service.raft.thread import RaftThread
 from lakemq.meta_service.raft.thread_queue import ThreadQueue
-from lakemq.meta_service.raft.transport import GrpcWire, Identity, Pem
+from lakemq.meta_service.raft.transport import Identity, SocketWire
+from lakemq.meta_service.raft.wire.sockets import Pem
 from lakemq.meta_service.storage.first_group import read_first_group, write_first_group
 from lakemq.meta_service.storage.machine import StateMachine
 from lakemq.meta_service.storage.snapshots import SnapshotMaker, list_snapshots
@@ -163,9 +164,9 @@ class Assembly:
         identity = Identity(
             membership.node_id, lambda: self.api_address, self.cluster_id, FEATURE_LEVEL
         )
-        self.wire: GrpcWire | None = None
+        self.wire: SocketWire | None = None
         if membership.own or membership.joins:
-            self.wire = GrpcWire(identity, membership.peers, self.thread_queue, membership.pem)
+            self.wire = SocketWire(identity, membership.peers, self.thread_queue, membership.pem)
         self.raft_address = membership.own
         self.node = RaftNode(
             membership.node_id,

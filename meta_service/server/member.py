@@ -17,7 +17,7 @@ _GIVE_WAY_MAX_S = 0.5
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
-    from lakemq.meta_service.raft.transport import Pem
+    from lakemq.meta_service.raft.wire.sockets import Pem
     from lakemq.meta_service.server.allowed import Allowed
     from lakemq.meta_service.server.assembly import Assembly, Membership
     from lakemq.meta_service.server.grpc_server import GrpcServer, Services

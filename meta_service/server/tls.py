@@ -8,7 +8,7 @@ import grpc
 
 from lakemq.meta_service.api.errors import StartupFailed
 from lakemq.meta_service.api.settings import MetaSettings
-from lakemq.meta_service.raft.transport import Pem
+from lakemq.meta_service.raft.wire.sockets import Pem
 
 
 def load_pem(settings: MetaSettings) -> Pem | None:
@@ -28,7 +28,8 @@ def load_pem(settings: MetaSettings) -> Pem | None:
             parts.append(Path(name).read_bytes())
         except OSError as error:
             raise StartupFailed(f"{setting}: {name}: {error.strerror}") from error
-    return Pem(*parts)
+    certificate, key, authority = parts
+    return Pem(certificate, key, authority, settings.tls_cert, settings.tls_key)
 
 
 def server_credentials(pem: Pem | None) -> grpc.ServerCredentials | None:

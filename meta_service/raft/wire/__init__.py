@@ -1,0 +1,1 @@
+"""The wire between members: frames over TCP with mutual TLS."""
