@@ -209,6 +209,10 @@ def test_certificates_of_another_authority_and_none_are_refused(
     with contextlib.suppress(OSError), context.wrap_socket(secure.connect("n2")) as caller:
         caller.sendall(encode_hello(Hello("n1", "", "", 1)))
         assert caller.recv(1) == b""
+    shown = ours.sign("n1")
+    context.load_cert_chain(shown["tls_cert"], shown["tls_key"])
+    with context.wrap_socket(secure.connect("n2")):
+        pass
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(OSError), context.wrap_socket(secure.connect("n2")):
         pass
@@ -240,6 +244,7 @@ def test_callers_that_say_nothing_keep_no_member_out(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "CALLERS_MAX", 8)
+    monkeypatch.setattr(listener, "CALLER_S", 1000.0)
     two = place.start("n2", "n1")
     silent = [place.connect("n2") for _ in range(12)]
     for each in silent[:4]:  # those before the last eight
