@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, Final
 from lakemq.broker_core.api.administration.node import AdministeredNode
 from lakemq.broker_core.api.errors import StartupError
 from lakemq.plugins.admin.accepting import limits_of
-from lakemq.plugins.admin.api.service import AdminService
 from lakemq.plugins.admin.config import AdminSettings
 from lakemq.plugins.admin.http.connections import AdminConnections
 from lakemq.plugins.admin.http.health import PartitionHealth
 from lakemq.plugins.admin.http.tls import tls_of
 from lakemq.plugins.admin.proxies import Proxies
-from lakemq.plugins.admin.resources.all import resources
 
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from lakemq.plugins.admin.api.service import AdminService
     from lakemq.plugins.admin.dashboard.child import DashboardChild
     from lakemq.plugins.admin.http.server import AdminServer
 
+_OWN: Final = "lakemq"
+"""The distribution whose routes do not clash."""
+_API: Final = ("lakemq.plugins.admin.resources.all", "lakemq.plugins.admin.api.service")
 _SERVER: Final = "lakemq.plugins.admin.http.server"
 
 
@@ -46,7 +48,7 @@ class AdminListener:
         self._dashboard_secret = secrets.token_urlsafe(32)
         self._proxies = Proxies("admin", settings.proxies)
         self._health = PartitionHealth(node.catalog, node.now_ms, node.give_way)
-        self._service: AdminService
+        self._service: AdminService | None = None
         self._server: AdminServer | None = None
         self._connections: AdminConnections | None = None
         self._dashboard: DashboardChild | None = None
@@ -57,8 +59,10 @@ class AdminListener:
 
     async def start(self) -> None:
         """Listen. StartupError if the port is taken; PluginError for routes that clash."""
-        routes = [*resources(self._node, self._settings.body_max_bytes), *self._node.routes()]
-        self._service = AdminService(self._node, routes, self._node.give_way)
+        self._node.answer_peers(self._answer_first_peer)
+        # LakeMQ's own routes are made when one is asked for: a node starts sooner.
+        if any(each.enabled and each.distribution != _OWN for each in self._node.plugins()):
+            await self._open_service()
         if self._answers_peers_only:
             return
         settings = self._settings
@@ -83,7 +87,24 @@ class AdminListener:
             )
             self._dashboard.start()
 
+    async def _open_service(self) -> AdminService:
+        """Raises PluginError: routes clash."""
+        # In a thread, so that the event loop goes on: it takes some hundredths of a second.
+        for name in _API:
+            await asyncio.to_thread(import_module, name)
+        from lakemq.plugins.admin.api.service import AdminService
+        from lakemq.plugins.admin.resources.all import resources
+
+        if self._service is None:
+            routes = [*resources(self._node, self._settings.body_max_bytes), *self._node.routes()]
+            self._service = AdminService(self._node, routes, self._node.give_way)
+        return self._service
+
+    async def _answer_first_peer(self, asked: bytes) -> bytes:
+        return await (await self._open_service()).answer_peer(asked)
+
     async def _open_server(self) -> web.Server:
+        service = await self._open_service()
         # In a thread, so that the event loop goes on: it takes some tenths of a second.
         await asyncio.to_thread(import_module, _SERVER)
         from lakemq.plugins.admin.http.access import AdminAccess
@@ -92,7 +113,7 @@ class AdminListener:
         node, settings = self._node, self._settings
         access = AdminAccess(node.catalog, settings.hosts, self._proxies, self._dashboard_secret)
         self._server = AdminServer(
-            node, access, self._service, self._health, settings.body_max_bytes, self._answered
+            node, access, service, self._health, settings.body_max_bytes, self._answered
         )
         return await self._server.start()
 

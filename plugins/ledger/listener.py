@@ -12,7 +12,6 @@ from lakemq.broker_core.api.errors import LakeMQError, StartupError
 from lakemq.broker_core.api.ports import Broker
 from lakemq.plugins.ledger.config import LedgerSettings
 from lakemq.plugins.ledger.keeper import LedgerKeeper
-from lakemq.plugins.ledger.routes import LedgerRoutes
 
 
 class LedgerService:
@@ -22,13 +21,16 @@ class LedgerService:
     name = "ledger"
 
     def __init__(self, broker: Broker, settings: LedgerSettings, meter: Meter) -> None:
+        self._broker = broker
         self.keeper = LedgerKeeper(broker, settings)
-        self._routes = LedgerRoutes(broker, self.keeper, lambda: time.time_ns() // 1_000_000)
         _observe(meter, self.keeper)
 
     def admin_routes(self) -> Sequence[AnyRoute]:
         """The lists of `/api/v1/ledger`."""
-        return self._routes.routes()
+        # Models and routes come when the admin API is asked for something.
+        from lakemq.plugins.ledger.routes import LedgerRoutes
+
+        return LedgerRoutes(self._broker, self.keeper, _now_ms).routes()
 
     def reconfigure(self, settings: LedgerSettings) -> Callable[[], None]:
         """See `Reconfigurable`."""
@@ -52,6 +54,10 @@ class LedgerService:
     async def stop(self) -> None:
         """Store what was counted."""
         await self.keeper.stop()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _observe(meter: Meter, keeper: LedgerKeeper) -> None:

@@ -14,8 +14,6 @@ from lakemq.broker_core.api.errors import StartupError
 from lakemq.broker_core.api.ports import Broker, ProcessShare
 from lakemq.broker_core.api.tracing import Traces
 from lakemq.plugins.native.config import NativeSettings
-from lakemq.plugins.native.groups.export_routes import ExportRoutes
-from lakemq.plugins.native.groups.routes import GroupRoutes
 from lakemq.plugins.native.metrics import observe_native, observe_queues
 from lakemq.plugins.native.proto.admin_pb2_grpc import add_AdminServicer_to_server
 from lakemq.plugins.native.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
@@ -25,7 +23,6 @@ from lakemq.plugins.native.proto.schedules_pb2_grpc import add_SchedulesServicer
 from lakemq.plugins.native.proto.schemas_pb2_grpc import add_SchemasServicer_to_server
 from lakemq.plugins.native.proto.security_pb2_grpc import add_SecurityServicer_to_server
 from lakemq.plugins.native.proto.transactions_pb2_grpc import add_TransactionsServicer_to_server
-from lakemq.plugins.native.queues.admin_routes import QueueRoutes
 from lakemq.plugins.native.queues.service import QueueService
 from lakemq.plugins.native.server.authentication import Entrance
 from lakemq.plugins.native.server.connection_guard import ConnectionGuard, limits_of
@@ -100,6 +97,11 @@ class NativeListener:
 
     def admin_routes(self) -> Sequence[AnyRoute]:
         """What operators do with groups, exports and queues."""
+        # Models and routes come when the admin API is asked for something.
+        from lakemq.plugins.native.groups.export_routes import ExportRoutes
+        from lakemq.plugins.native.groups.routes import GroupRoutes
+        from lakemq.plugins.native.queues.admin_routes import QueueRoutes
+
         return [
             *GroupRoutes(self._broker).routes(),
             *ExportRoutes(self._broker).routes(),

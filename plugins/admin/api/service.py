@@ -96,7 +96,7 @@ class AdminService:
         self._repeats = Repeats(node.now_ms)
         self._turns = WeakValueDictionary[tuple[str, ...], asyncio.Lock]()
         """Of tagged resources that are being changed."""
-        node.answer_peers(self._answer_peer)
+        node.answer_peers(self.answer_peer)
 
     async def serve(self, call: Call) -> Reply:
         """Carry a request out. Raises Problem."""
@@ -219,7 +219,7 @@ class AdminService:
             raise reply.problem()
         return reply
 
-    async def _answer_peer(self, data: bytes) -> bytes:
+    async def answer_peer(self, data: bytes) -> bytes:
         """Carry out what another node forwards: here, and nowhere else."""
         try:
             asked = PeerCall.decode(data)

@@ -22,7 +22,6 @@ from lakemq.broker_core.api.limits.rates import Bucket
 from lakemq.broker_core.api.tls_files.server_context import watched_context
 from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
 from lakemq.plugins.mqtt.config import ListenerSettings, MqttSettings
-from lakemq.plugins.mqtt.ops.admin import MqttAdmin
 from lakemq.plugins.mqtt.server.accepting import (
     Acceptor,
     link_bytes,
@@ -196,7 +195,12 @@ class MqttListener:
 
     def admin_routes(self) -> Sequence[AnyRoute]:
         """The first listener speaks for all."""
-        return MqttAdmin(self.engine).routes() if self._is_first() else ()
+        if not self._is_first():
+            return ()
+        # Models and routes come when the admin API is asked for something.
+        from lakemq.plugins.mqtt.ops.admin import MqttAdmin
+
+        return MqttAdmin(self.engine).routes()
 
     def addresses(self) -> Sequence[str]:
         """`host:port` or `unix:path` of each socket; empty before `start`."""

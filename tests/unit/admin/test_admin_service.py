@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lakemq.broker_core.api.administration.node import PluginState
 from lakemq.broker_core.api.administration.routes import (
     AdminListing,
     AdminRequest,
@@ -46,6 +47,7 @@ from lakemq.plugins.admin.api.problems import Problem
 from lakemq.plugins.admin.api.repeats import REMEMBERED_MS, Repeats
 from lakemq.plugins.admin.api.service import AdminService, Call, Reply
 from lakemq.plugins.admin.config import AdminSettings
+from lakemq.plugins.admin.listener import AdminListener
 from tests.support.node.administered import ListedChanges, StubNode
 
 ANN = Principal("ann", roles=("operator",), rules=(Rule(("any",), ("read",), "topic", "x"),))
@@ -377,6 +379,27 @@ def test_a_list_that_could_not_be_served_is_refused(wrong: dict[str, Any]) -> No
     ]
     with pytest.raises(PluginError, match="route GET things is a list: it must have a field"):
         AdminService(cluster.nodes["n1"], routes, cluster.nodes["n1"].give_way)
+
+
+@pytest.mark.parametrize("distribution", ["lakemq", "lakemq-of-others"])
+async def test_routes_of_others_that_clash_end_a_start(distribution: str) -> None:
+    """LakeMQ's own, which do not, are made when the API is asked for something."""
+    route = AdminRoute("GET", "topics/{name}", Cluster({"n1": {}}).ask)  # type: ignore[arg-type]
+    plugins = [
+        PluginState("admin", "1", "lakemq", True, (), ""),
+        PluginState("off", "1", "other", False, (), ""),
+        PluginState("more", "1", distribution, True, (), ""),
+    ]
+    node = StubNode(Catalog(), routes=[route], plugins=plugins)
+    listener = AdminListener(node, AdminSettings(port=0))
+    try:
+        if distribution == "lakemq":
+            await listener.start()
+        else:
+            with pytest.raises(PluginError, match=r"topics/\{name\} is .* there twice"):
+                await listener.start()
+    finally:
+        await listener.stop()
 
 
 def test_the_plugin_gives_a_listener(tmp_path: object) -> None:
