@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from lakemq.broker_core.administration.audit_log import NoAuditLog
-from lakemq.broker_core.administration.key_store import KeyStore
-from lakemq.broker_core.administration.meta_group import MetaGroup
-from lakemq.broker_core.administration.operations import Operations
 from lakemq.broker_core.api.administration.audit import AuditLog, Change
 from lakemq.broker_core.api.administration.node import (
     AnswerPeer,
@@ -31,6 +30,10 @@ from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.server.operator_calls import OperatorCall
 from lakemq.plugin_reload.reloads import PluginReloads
 from lakemq.telemetry.provider import Telemetry
+
+if TYPE_CHECKING:
+    from lakemq.broker_core.administration.meta_group import MetaGroup
+    from lakemq.broker_core.administration.operations import Operations
 
 
 class NodeAdministration:
@@ -63,9 +66,8 @@ class NodeAdministration:
         self.ready = False
         self.catalog = catalog
         self.broker = broker
-        keys = KeyStore(control, security.api_keys, now_ms)
-        self.operations = Operations(control, catalog, security.rule_book, keys)
-        self.group = MetaGroup(control)
+        self._control = control
+        self._security = security
         self.audit: AuditLog = NoAuditLog()
         self.configuration = configuration
         self._plugin_reloads = plugin_reloads
@@ -79,6 +81,22 @@ class NodeAdministration:
         if broker is not None:
             self.audit = broker.audit
             broker.network.server.serve_call(METHOD, self._administering.answer)
+
+    @cached_property
+    def operations(self) -> Operations:
+        """Imported when an operator asks for something, as `group` is: no start needs them."""
+        from lakemq.broker_core.administration.key_store import KeyStore
+        from lakemq.broker_core.administration.operations import Operations
+
+        keys = KeyStore(self._control, self._security.api_keys, self.now_ms)
+        return Operations(self._control, self.catalog, self._security.rule_book, keys)
+
+    @cached_property
+    def group(self) -> MetaGroup:
+        """See `AdministeredNode`."""
+        from lakemq.broker_core.administration.meta_group import MetaGroup
+
+        return MetaGroup(self._control)
 
     async def note_operator_call(self, call: OperatorCall) -> None:
         """Keep what an operator changed at the MetaService's own port."""

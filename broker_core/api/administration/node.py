@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from lakemq.broker_core.api.administration.audit import AuditLog
-from lakemq.broker_core.api.administration.meta_group import GroupOperations
-from lakemq.broker_core.api.administration.operations import ClusterOperations
 from lakemq.broker_core.api.administration.routes import AnyRoute
 from lakemq.broker_core.api.administration.settings import NodeConfiguration
 from lakemq.broker_core.api.ports import Broker, Credentials
@@ -21,6 +19,10 @@ from lakemq.broker_core.api.types import (
     Resource,
     TopicInfo,
 )
+
+if TYPE_CHECKING:
+    from lakemq.broker_core.api.administration.meta_group import GroupOperations
+    from lakemq.broker_core.api.administration.operations import ClusterOperations
 
 
 class CatalogAccess(Protocol):
@@ -107,10 +109,16 @@ class AdministeredNode(Protocol):
     catalog: CatalogAccess
     broker: Broker | None
     """None: the node is a member of the MetaService alone."""
-    operations: ClusterOperations
-    group: GroupOperations
     audit: AuditLog
     configuration: NodeConfiguration
+
+    @property
+    def operations(self) -> ClusterOperations:
+        """What operators do in the cluster."""
+
+    @property
+    def group(self) -> GroupOperations:
+        """What they do in the MetaService."""
 
     def addresses(self) -> Mapping[str, str]:
         """Listener name -> `host:port`."""
