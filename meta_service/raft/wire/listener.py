@@ -28,6 +28,8 @@ LOG: Final = logging.getLogger(__name__)
 CALLERS_MAX: Final = 256
 """Callers that are not known yet; one more drops the oldest, for a member is known within
 milliseconds."""
+HOST_CALLERS_MAX: Final = 32
+"""The same of one host, so that it does not push out members that call from others."""
 CALLER_S: Final = 10.0
 """A caller that is not known by then is dropped."""
 _TURN_S: Final = 1.0
@@ -38,8 +40,9 @@ _RECORD_BYTES: Final = 16 * 1024
 class _Caller:
     """A connection whose other end is not known yet."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, host: str) -> None:
         self.socket = connected
+        self.host = host
         self.deadline = time.monotonic() + CALLER_S
         self.reader = FrameReader(HELLO_MAX_BYTES)
         self.is_shaken = not isinstance(connected, ssl.SSLSocket)
@@ -97,7 +100,7 @@ class Listener:
 
     def _accept(self) -> None:
         try:
-            connected, _ = self._server.accept()
+            connected, (host, *_) = self._server.accept()
         except OSError:  # the caller is gone again, or too many files are open
             time.sleep(0.01)
             return
@@ -111,9 +114,13 @@ class Listener:
         except OSError:
             connected.close()
             return
-        if len(self._callers) >= CALLERS_MAX:
-            self._drop(next(iter(self._callers.values())))
-        caller = self._callers[connected] = _Caller(connected)
+        others = list(self._callers.values())
+        same = [each for each in others if each.host == host]
+        if len(same) >= HOST_CALLERS_MAX:
+            self._drop(same[0])
+        elif len(others) >= CALLERS_MAX:
+            self._drop(others[0])
+        caller = self._callers[connected] = _Caller(connected, host)
         self._selector.register(connected, selectors.EVENT_READ, caller)
         self._turn(caller)
 

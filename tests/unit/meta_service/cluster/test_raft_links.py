@@ -106,10 +106,10 @@ class Place:
         self.members.append(member)
         return member
 
-    def connect(self, name: str) -> socket.socket:
+    def connect(self, name: str, source: str = "127.0.0.1") -> socket.socket:
         """A caller of no name, without TLS so far."""
         host, _, port = self.addresses[name].rpartition(":")
-        return socket.create_connection((host, int(port)), WAIT_S)
+        return socket.create_connection((host, int(port)), WAIT_S, (source, 0))
 
     def close(self) -> None:
         for member in self.members:
@@ -252,6 +252,24 @@ def test_callers_that_say_nothing_keep_no_member_out(
     place.start("n1", "n2").wait(("n2", "connected"))
     two.wait(("n1", "connected"))
     for each in silent:
+        each.close()
+
+
+def test_callers_of_one_host_push_out_none_of_another(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "HOST_CALLERS_MAX", 4)
+    monkeypatch.setattr(listener, "CALLER_S", 1000.0)
+    place.start("n2", "n1")
+    other = place.connect("n2", source="127.0.0.2")
+    flood = [place.connect("n2") for _ in range(12)]
+    for each in flood[:8]:
+        assert each.recv(1) == b""
+        each.close()
+    for each in (other, *flood[8:]):
+        each.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            each.recv(1)
         each.close()
 
 
