@@ -73,19 +73,23 @@ class SocketWire:
         self.dropped = 0
         self.bytes_out = 0
         self.bytes_in = 0
+        self._server: socket.socket | None = None
         self._listener: Listener | None = None
         self._admitted: set[socket.socket] = set()
         """Sockets on their way to the Raft thread."""
 
     # ------------------------------------------------------------ starting
 
-    def start(self, host: str, port: int) -> int:
-        """Listen and begin to connect. Returns the port. Raises StartupFailed."""
-        server = listen(host, port)
-        bound = int(server.getsockname()[1])
-        self._listener = Listener(server, self._server_context, self._admit, self._adopt)
+    def bind(self, host: str, port: int) -> int:
+        """Listen; callers wait until `start`. Returns the port. Raises StartupFailed."""
+        self._server = listen(host, port)
+        return int(self._server.getsockname()[1])
+
+    def start(self) -> None:
+        """Accept callers and begin to connect; `hello` is right by now."""
+        assert self._server is not None
+        self._listener = Listener(self._server, self._server_context, self._admit, self._adopt)
         self._open_links()
-        return bound
 
     def set_peers(self, addresses: Mapping[str, str]) -> None:
         """Raft thread: who the other members are from now on."""
@@ -223,6 +227,8 @@ class SocketWire:
         """Stop listening and end all connections; blocks until their threads have ended."""
         if self._listener is not None:
             self._listener.close()
+        elif self._server is not None:
+            self._server.close()
         links, self._links = list(self._links.values()), {}
         for link in links:
             link.stop()

@@ -10,7 +10,7 @@ import contextlib
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -239,15 +239,20 @@ class Assembly:
         """Whether this node ever joined or founded a group: it must not found another."""
         return read_first_group(self.folder) is not None or self.log.last_term > 0
 
-    def listen(self) -> None:
-        """Accept the other members; they learn where. Raises StartupFailed."""
+    def listen(self, api_address: Callable[[str], str]) -> None:
+        """Accept the other members. They learn where, and `api_address(raft_address)`: where
+        clients reach this one. Raises StartupFailed."""
+        if self.wire is not None:
+            port = self.wire.bind(self.membership.host, self.membership.raft_port)
+            self.raft_address = self.raft_address or join_host(self.membership.host, port)
+        # Before any of them connects: it is told then, and never again.
+        self.api_address = api_address(self.raft_address)
         if self.wire is not None:
             self.wire.on_message = self.node.on_message
             self.wire.on_connected = self._connected
             self.wire.on_disconnected = self.node.peer_disconnected
             self.wire.on_refused = self._refused
-            port = self.wire.start(self.membership.host, self.membership.raft_port)
-            self.raft_address = self.raft_address or join_host(self.membership.host, port)
+            self.wire.start()
 
     def _connected(self, member_id: str) -> None:
         """Raft thread."""

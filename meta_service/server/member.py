@@ -104,10 +104,7 @@ class MetaMember:
             )
             self._server = server
             # Before the group is looked for: members of it must be able to reach this one.
-            assembly.listen()
-            assembly.api_address = self._settings.advertise_api or _reachable(
-                self._address, assembly.raft_address
-            )
+            assembly.listen(self._api_address)
             self._cluster_id = await self._begin(assembly, pem)
             await assembly.controller.start()
             if self._meter is not None:
@@ -115,6 +112,9 @@ class MetaMember:
         except BaseException:
             await self.stop()
             raise
+
+    def _api_address(self, raft_address: str) -> str:
+        return self._settings.advertise_api or _reachable(self._address, raft_address)
 
     async def _begin(self, assembly: Assembly, pem: Pem | None) -> str:
         """Find the group if there is none yet, then run. Returns the cluster id."""

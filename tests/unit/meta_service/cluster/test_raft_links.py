@@ -15,12 +15,15 @@ from typing import Any
 
 import pytest
 
+from lakemq.meta_service.api.errors import StartupFailed
+from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.raft.thread_queue import ThreadQueue
 from lakemq.meta_service.raft.transport import Identity, SocketWire
 from lakemq.meta_service.raft.wire import connection, listener
 from lakemq.meta_service.raft.wire.frames import FrameReader, Hello, encode_hello, frame
 from lakemq.meta_service.raft.wire.sockets import Pem
 from lakemq.meta_service.raft.wire_format import MESSAGE_MAX_BYTES, BadMessage
+from lakemq.meta_service.server.member import MetaMember
 from tests.support.meta.group import Certificates
 from tests.support.node.ports import free_ports
 
@@ -51,7 +54,8 @@ class Member:
         self.heard.append((peer, event))
 
     def start(self, port: int) -> None:
-        self.wire.start("127.0.0.1", port)
+        self.wire.bind("127.0.0.1", port)
+        self.wire.start()
         self._thread.start()
 
     def _run(self) -> None:
@@ -385,3 +389,23 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut() -> None:
         assert found == sent and reader.is_between_frames
     with pytest.raises(BadMessage):
         FrameReader(50).take((51).to_bytes(4, "big"))
+
+
+async def test_whoever_connects_first_is_told_where_clients_reach_the_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    start = SocketWire.start
+
+    def start_late(wire: SocketWire) -> None:
+        said.append(wire.hello().api_address)
+        start(wire)
+
+    monkeypatch.setattr(SocketWire, "start", start_late)
+    one, two = free_ports(2)
+    members = {"n1": f"127.0.0.1:{one}", "n2": f"127.0.0.1:{two}"}
+    settings = MetaSettings(port=0, raft_port=one, members=members, start_max_s=0.1)
+    member = MetaMember(settings, node_id="n1", host="127.0.0.1", data_dir=tmp_path)
+    with pytest.raises(StartupFailed):  # the other one never comes
+        await member.start()
+    assert len(said) == 1 and said[0].startswith("127.0.0.1:")
