@@ -47,8 +47,8 @@ test-fast: $(FAST_VENV)/.ready  ## unit and contract tests, in less than a minut
 	$(FAST_VENV)/bin/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		-m 'not slow' tests/unit tests/contract --ignore tests/unit/spark_plugin
 
-test: java $(READY)  ## all tests, or TESTS=tests/fault, in WORKERS=2 processes, each file in one of them
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+test: java $(READY)  ## all tests, in WORKERS=2 processes, each file in one of them
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 CORE := tests/contract tests/unit/broker_core tests/unit/journal tests/unit/mqtt tests/unit/native \
 	tests/unit/queues tests/unit/meta_service tests/integration/node/test_command.py \

@@ -1,5 +1,8 @@
 """MQTT control packets as values.
 
+Packets of which each publish makes one have an initializer that is written out: a dataclass makes
+its own at import, which stays interpreted where modules are compiled.
+
 One class per packet type; 3.1, 3.1.1 and 5.0 share them, and what a version lacks stays at its
 default. Source: MQTT 3.1.1 and 5.0, chapter 3. Labels like [MQTT-3.1.2-24] in this package are
 those of 5.0 unless they say 3.1.1.

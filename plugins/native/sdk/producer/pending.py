@@ -65,8 +65,8 @@ class Appended(NamedTuple):
         """Where those records lie."""
         offsets = map(add, repeat(self.base_offset), indexes)
         times = map(getitem, repeat(self.timestamps_ms), indexes)
-        same = repeat(self.topic), repeat(self.partition), repeat(self.acks)
-        fields = zip(same[0], same[1], offsets, times, same[2], strict=False)
+        topic, partition, acks = repeat(self.topic), repeat(self.partition), repeat(self.acks)
+        fields = zip(topic, partition, offsets, times, acks, strict=False)
         # `RecordMetadata(...)` without a call of Python for each.
         return map(tuple.__new__, repeat(RecordMetadata), fields)
 
